@@ -151,7 +151,7 @@ def _positions_of(rule: Callable[..., object]) -> Iterator[int]:
     """Yield the positions that a shared rule was made for."""
     for cell in getattr(rule, "__closure__", None) or ():
         if type(cell.cell_contents) is tuple:
-            yield from (n for n in cell.cell_contents if type(n) is int)
+            yield from (size for size in cell.cell_contents if type(size) is int)
 
 
 def _code(formula: Callable[..., object] | None) -> str:
@@ -201,7 +201,9 @@ def _body_in_terms_of(asked: Iterable[str], formula: FunctionType) -> ast.expr |
     """Return the body of a lambda, with the names of what it asks for as its parameters."""
     body = _body(formula.__code__)
     own = inspect.signature(formula).parameters
-    if body is None or any(p.kind is p.VAR_POSITIONAL for p in own.values()):
+    if body is None or any(
+        parameter.kind is parameter.VAR_POSITIONAL for parameter in own.values()
+    ):
         return body
     # a parameter with a default is bound where the lambda is made, and asks for nothing
     names = dict(zip(own, map(ast.Name, asked), strict=False))

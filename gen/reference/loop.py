@@ -66,10 +66,10 @@ class Loop:
         self, f: Flat, *primals: Tensor
     ) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
         """Return the outputs, and the function from cotangents to gradients."""
-        xs, outputs = self._engine.record(f, primals)
+        leaves, outputs = self._engine.record(f, primals)
 
         def pullback(cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            return self._engine.gradients(outputs, xs, cotangents)
+            return self._engine.gradients(outputs, leaves, cotangents)
 
         return self._engine.release(outputs), pullback
 
@@ -111,8 +111,8 @@ class Loop:
             for place, output in enumerate(outputs):
                 rows = [pullback(one_hot(outputs, place, index)) for index in _indices(output)]
                 row_of_blocks = []
-                for k, primal in enumerate(primals):
-                    gradients = [row[k] for row in rows]
+                for position, primal in enumerate(primals):
+                    gradients = [row[position] for row in rows]
                     row_of_blocks.append(_stack(gradients, output.shape, primal.shape, primal))
                 blocks.append(tuple(row_of_blocks))
             return tuple(blocks)
@@ -128,8 +128,8 @@ class Loop:
             primals = [args[place] for place in argnums]
             outputs, push = self._engine.linearize(with_fixed(f, args, argnums), primals)
             columns = []
-            for k, primal in enumerate(primals):
-                tangents = (one_hot(primals, k, index) for index in _indices(primal))
+            for position, primal in enumerate(primals):
+                tangents = (one_hot(primals, position, index) for index in _indices(primal))
                 columns.append(list(map(push, tangents)))
             return jacobian_blocks(columns, primals, outputs)
 
@@ -201,9 +201,9 @@ class Loop:
         """Return outputs of `f`, and gradients of those at `kept`."""
         wanted = [place for place, value in enumerate(args) if value.requires_grad]
         primals = [args[place].detach() for place in wanted]
-        xs, outputs = self._engine.record(with_fixed(f, args, wanted), primals)
+        leaves, outputs = self._engine.record(with_fixed(f, args, wanted), primals)
         kept_outputs = [outputs[place] for place in kept]
-        gradients = self._engine.gradients(kept_outputs, xs, cotangents)
+        gradients = self._engine.gradients(kept_outputs, leaves, cotangents)
         return self._engine.release(outputs), gradients
 
     def functional(
@@ -319,13 +319,13 @@ class Loop:
         """Return outputs of `f`, and for each whether it depends differentiably on the
         differentiable inputs.
         """
-        xs = []
+        leaves = []
         for x, flag in zip(inputs, differentiable, strict=True):
-            xs.append(x.detach())
+            leaves.append(x.detach())
             if flag:
-                xs[-1].requires_grad_()
+                leaves[-1].requires_grad_()
         with self._engine.recording():
-            outputs = f(*xs)
+            outputs = f(*leaves)
         depends = tuple(output.requires_grad for output in outputs)
         return tuple(output.detach() for output in outputs), depends
 

@@ -62,11 +62,12 @@ class Numeric(Loop):
 
         def pullback(cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
             if not pushed:  # computed once, since a Jacobian pulls back many cotangents
-                for k, primal in enumerate(primals):
-                    basis = self._basis(k, primal)
-                    pushed.append([self._difference(f, primals, k, u) for u in basis])
+                for index, primal in enumerate(primals):
+                    basis = self._basis(index, primal)
+                    pushed.append([self._difference(f, primals, index, u) for u in basis])
             return tuple(
-                self._assemble(k, primal, pushed[k], cotangents) for k, primal in enumerate(primals)
+                self._assemble(index, primal, pushed[index], cotangents)
+                for index, primal in enumerate(primals)
             )
 
         return outputs, pullback
@@ -89,9 +90,9 @@ class Numeric(Loop):
             inner = with_fixed(f, args, argnums)
             outputs = self._evaluate(inner, primals)
             columns = []
-            for k, primal in enumerate(primals):
+            for index, primal in enumerate(primals):
                 units = _units(primal, torch.ones_like(primal))
-                columns.append([self._difference(inner, primals, k, unit) for unit in units])
+                columns.append([self._difference(inner, primals, index, unit) for unit in units])
             return jacobian_blocks(columns, primals, outputs)
 
         return g
@@ -99,10 +100,10 @@ class Numeric(Loop):
     def project(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return a target's gradients, projected as this object projected its own."""
         projected = []
-        for k, gradient in enumerate(gradients):
-            if k in self._directions:
-                wide = gradient.to(self._directions[k][0].dtype)
-                gradient = torch.stack([_inner(wide, u) for u in self._directions[k]])
+        for index, gradient in enumerate(gradients):
+            if index in self._directions:
+                wide = gradient.to(self._directions[index][0].dtype)
+                gradient = torch.stack([_inner(wide, u) for u in self._directions[index]])
             projected.append(gradient)
         return tuple(projected)
 
@@ -117,14 +118,14 @@ class Numeric(Loop):
             raise ValueError(
                 f"more than {LIMIT} coordinates: too large for differences in every coordinate"
             )
-        for k, primal in enumerate(primals):
+        for index, primal in enumerate(primals):
             if self._project and _coordinates(primal) > FEW:
                 drawn = [
                     torch.randn(primal.shape, dtype=primal.dtype, generator=generator)
                     for _ in range(DIRECTIONS)
                 ]
                 # drawn on the CPU, so that every device has the same
-                self._directions[k] = [(each / each.norm()).to(primal.device) for each in drawn]
+                self._directions[index] = [(each / each.norm()).to(primal.device) for each in drawn]
 
     def _basis(self, k: int, primal: Tensor) -> Iterator[Tensor]:
         """Yield the directions along which input `k` is moved."""

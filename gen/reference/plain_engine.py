@@ -43,8 +43,8 @@ class Engine:
         The inputs are copies. They are connected to an outer recording if there is one.
         """
         with self.recording():
-            xs = list(map(_tracked_clone, primals))
-            return xs, tuple(f(*xs))
+            leaves = list(map(_tracked_clone, primals))
+            return leaves, tuple(f(*leaves))
 
     def release(self, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return outputs without their history, unless an outer derivative needs it."""
@@ -81,14 +81,14 @@ class Engine:
         """Return outputs of `f` and its pushforward, which uses forward_ad if the derivative cannot
         be differentiated.
         """
-        xs, outputs = self.record(f, primals)
+        leaves, outputs = self.record(f, primals)
         # made at the first tangent, since an op that cannot be differentiated twice fails there
         transposed: Push | None = None
 
         def push(tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
             nonlocal transposed
             try:
-                transposed = transposed or self._pushforward(outputs, xs)
+                transposed = transposed or self._pushforward(outputs, leaves)
                 return transposed(tangents)
             except RuntimeError:
                 # tangents of forward_ad have no history for an outer derivative

@@ -197,17 +197,19 @@ class CompiledTarget:
         """
         # The primals of an inner `backward` are tensors of the outer one.
         nested = any(primal.requires_grad for primal in primals)
-        xs = primals
+        leaves = primals
         if not nested:
-            xs = tuple(primal.detach().requires_grad_() for primal in primals)
+            leaves = tuple(primal.detach().requires_grad_() for primal in primals)
         self._backwards -= 1
         try:
             if self._backwards == 0:
                 f = self._compile(f)
-            outputs = f(*xs)
+            outputs = f(*leaves)
         finally:
             self._backwards += 1
-        return outputs, lambda cotangents: gradients(outputs, xs, cotangents, create_graph=nested)
+        return outputs, lambda cotangents: gradients(
+            outputs, leaves, cotangents, create_graph=nested
+        )
 
     def vjp(self, f: Callable[..., object], *primals: object) -> Any:
         return torch.func.vjp(f, *primals)

@@ -54,8 +54,8 @@ class RuntimeTarget:
         """
 
         def g(*args: Any) -> Any:
-            outs = f(*[_with_tensor(runtime.wrap, argument) for argument in args])
-            return tuple(_with_tensor(runtime.unwrap, output) for output in outs)
+            outputs = f(*[_with_tensor(runtime.wrap, argument) for argument in args])
+            return tuple(_with_tensor(runtime.unwrap, output) for output in outputs)
 
         return g
 
@@ -66,10 +66,10 @@ class RuntimeTarget:
         """Return outputs and a pullback by the session's engine."""
         if any(primal.requires_grad for primal in primals):
             return self._backward_inside_another(f, primals)
-        xs = tuple(_leaf(primal, True) for primal in primals)
-        outputs = f(*xs)
+        leaves = tuple(_leaf(primal, True) for primal in primals)
+        outputs = f(*leaves)
         return outputs, lambda cotangents: _unwrap_like(
-            _gradients(outputs, xs, cotangents), primals
+            _gradients(outputs, leaves, cotangents), primals
         )
 
     def _backward_inside_another(self, function: Callable[..., Any], xs: tuple[Any, ...]) -> object:
@@ -189,10 +189,10 @@ class RuntimeTarget:
         reentrant: bool,
     ) -> Any:
         """Return outputs and gradients of a checkpointed program in the session."""
-        xs = [_leaf(x, x.requires_grad) for x in args]
-        outputs = checkpoint.checkpoint(f, *xs, use_reentrant=reentrant)
+        leaves = [_leaf(x, x.requires_grad) for x in args]
+        outputs = checkpoint.checkpoint(f, *leaves, use_reentrant=reentrant)
         runtime.autograd.backward(outputs, tuple(map(runtime.wrap, cotangents)))
-        gradients = tuple(or_zeros(x.grad, x) for x in xs if x.requires_grad)
+        gradients = tuple(or_zeros(x.grad, x) for x in leaves if x.requires_grad)
         return _unwrap_like(outputs, args), _unwrap_like(gradients, args)
 
     def session(
@@ -203,9 +203,9 @@ class RuntimeTarget:
         kept: Sequence[int],
     ) -> Any:
         """Return outputs, and gradients by the session's engine."""
-        xs = [_leaf(x, x.requires_grad) for x in args]
-        outputs = function(*xs)
-        wanted = [x for x in xs if x.requires_grad]
+        leaves = [_leaf(x, x.requires_grad) for x in args]
+        outputs = function(*leaves)
+        wanted = [x for x in leaves if x.requires_grad]
         gradients = _gradients([outputs[place] for place in kept], wanted, cotangents)
         return _unwrap_like(outputs, args), _unwrap_like(gradients, args)
 

@@ -124,11 +124,13 @@ class TorchTarget:
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
         """Return outputs and a pullback by the engine, which is recorded if the primals are."""
         nested = any(primal.requires_grad for primal in primals)
-        xs = primals
+        leaves = primals
         if not nested:
-            xs = tuple(primal.detach().requires_grad_() for primal in primals)
-        outputs = f(*xs)
-        return outputs, lambda cotangents: gradients(outputs, xs, cotangents, create_graph=nested)
+            leaves = tuple(primal.detach().requires_grad_() for primal in primals)
+        outputs = f(*leaves)
+        return outputs, lambda cotangents: gradients(
+            outputs, leaves, cotangents, create_graph=nested
+        )
 
     def jvp(
         self, f: Callable[..., object], primals: tuple[object, ...], tangents: tuple[object, ...]

@@ -18,16 +18,16 @@ from .numerical import dense, one_hots, plain, zeros
 
 def as_tuple(result: object) -> tuple[Any, ...]:
     """Return the result of a function as a tuple of tensors."""
-    outs: tuple[Any, ...] = (result,)
+    outputs: tuple[Any, ...] = (result,)
     if isinstance(result, (tuple, list)):
-        outs = tuple(result)
-    for output in outs:
+        outputs = tuple(result)
+    for output in outputs:
         if not isinstance(output, torch.Tensor):
             raise TypeError(
                 "gradcheck: func must return a tensor or a sequence of tensors, "
                 f"but there is a {type(output).__name__} among them"
             )
-    return outs
+    return outputs
 
 
 def pull(
@@ -71,8 +71,8 @@ def push(
     with forward_ad.dual_level():
         # without the tape, whose nodes nobody would use
         args = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
-        for i, tangent in tangents.items():
-            args[i] = forward_ad.make_dual(args[i], tangent)
+        for index, tangent in tangents.items():
+            args[index] = forward_ad.make_dual(args[index], tangent)
         unpacked = list(map(forward_ad.unpack_dual, as_tuple(func(*args))))
         return [(dual.primal, dual.tangent) for dual in unpacked]
 
@@ -92,7 +92,7 @@ def push_densely(
 
 def zero_tangents(inputs: Sequence[object], at: Sequence[int]) -> dict[int, torch.Tensor]:
     """Return a zero tangent for each input whose number is in ``at``."""
-    return {i: torch.zeros_like(plain(inputs[i])) for i in at}
+    return {index: torch.zeros_like(plain(inputs[index])) for index in at}
 
 
 def jacobians_by_forward(

@@ -229,10 +229,10 @@ def _push(dual: DualSession, cls: type, args: tuple[object, ...]) -> tuple[Any, 
     versions = [None if tangent is None else tangent._version for tangent in tangents]
     set_forward_enabled(False)
     try:
-        output, outs, ctx = record(level, cls, args)
+        output, outputs, ctx = record(level, cls, args)
         if any(tangent is not None for tangent in tangents):
-            out_tangents: Sequence[Any] = ctx.push(args, outs, tangents)
-            for value, out, tangent in zip(as_outputs(output), outs, out_tangents, strict=True):
+            out_tangents: Sequence[Any] = ctx.push(args, outputs, tangents)
+            for value, out, tangent in zip(as_outputs(output), outputs, out_tangents, strict=True):
                 source = position_of(out, args)
                 if source is not None and position_of(out, ctx.dirty_tensors) is not None:
                     _check_write(tangents[source], versions[source], tangent)

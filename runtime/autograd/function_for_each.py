@@ -80,16 +80,16 @@ class ForEach:
         out_dims = as_outputs(self.output_dims)
         with self.batch() as level:
             values = _arguments_of(level, inputs, self.in_dims)
-            outs = []
+            outputs = []
             for out, dim in zip(as_outputs(output), out_dims, strict=True):
                 source = position_of(out, inputs)
                 if source is not None and isinstance(out, torch.Tensor):
                     # `setup_context` may compare outputs with inputs by identity
-                    outs.append(values[source])
+                    outputs.append(values[source])
                 else:
-                    outs.append(_values_of(level, out, dim))
+                    outputs.append(_values_of(level, out, dim))
             ctx.inner = _InnerCtx(ctx)
-            result = as_returned(tuple(outs), output)
+            result = as_returned(tuple(outputs), output)
             self.cls.setup_context(ctx.inner, values, result)
             ctx.inner.move_out(ctx, level)
         # logical shapes, without the batch: `backward` sums gradients to them

@@ -64,8 +64,8 @@ def _record(
     finally:
         set_grad_enabled(grad_mode)
     containers.refuse_changes(cls)
-    outs = as_outputs(output)
-    application = _Application(level, cls, ctx, args, inner_args, outs, recording)
+    outputs = as_outputs(output)
+    application = _Application(level, cls, ctx, args, inner_args, outputs, recording)
     wrapped = application.outputs()
     ctx.forget_marks()
     return as_returned(wrapped, output), ctx

@@ -56,8 +56,8 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     tangents = _tangents_of(level, args)
     ctx = new_ctx(cls, [tangent is not None for tangent in tangents])
     cls.setup_context(ctx, primals, output)
-    outs = as_outputs(output)
-    check_marks(ctx, outs, primals)
+    outputs = as_outputs(output)
+    check_marks(ctx, outputs, primals)
     for index, (argument, primal, tangent) in enumerate(zip(args, primals, tangents, strict=True)):
         # only the tangents of written inputs are written to, and only those must be as large
         if tangent is None or position_of(primal, ctx.dirty_tensors) is None:
@@ -66,11 +66,11 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
             # `jvp` writes to it, so it must be as large a batch as the primal is
             level._set_tangent(argument, tangent + torch.zeros_like(primal))
             tangents[index] = tangent_of(argument)
-    out_tangents = (None,) * len(outs)
+    out_tangents = (None,) * len(outputs)
     if any(tangent is not None for tangent in tangents):
-        out_tangents = ctx.push(primals, outs, tangents)
+        out_tangents = ctx.push(primals, outputs, tangents)
     call = _Pushed(level, args, primals, tangents, ctx.dirty_tensors)
-    pairs = zip(outs, out_tangents, strict=True)
+    pairs = zip(outputs, out_tangents, strict=True)
     wrapped = tuple(call.output(out, tangent) for out, tangent in pairs)
     ctx.forget_marks()
     return as_returned(wrapped, output), ctx

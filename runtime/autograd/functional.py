@@ -67,17 +67,17 @@ def vjp(
     # under the caller's no_grad, too: a derivative is what he asks for
     with torch.enable_grad():
         opened = open_inputs(inputs, "inputs", "vjp", create_graph)
-        is_tuple, outs = call_function(func, opened, "vjp", strict)
+        is_tuple, outputs = call_function(func, opened, "vjp", strict)
         if v is not None:
-            vs: Any = direction(v, "vjp", create_graph, outs, is_tuple)
-        elif len(outs) != 1 or outs[0].numel() != 1:
+            vs: Any = direction(v, "vjp", create_graph, outputs, is_tuple)
+        elif len(outputs) != 1 or outputs[0].numel() != 1:
             raise RuntimeError(NEEDS_V.format("the user-provided function returns"))
         else:
             vs = None  # `grad` takes 1 for an output of one element
-        pulled = pull(outs, opened, vs, create_graph)
+        pulled = pull(outputs, opened, vs, create_graph)
         errors = StrictErrors.of(strict, create_graph, OUTPUT_INDEPENDENT, JACOBIAN_CONSTANT)
         filled = fill_missing(pulled, opened, errors)
-    return as_result(outs, is_tuple, create_graph), as_result(
+    return as_result(outputs, is_tuple, create_graph), as_result(
         filled, isinstance(inputs, tuple), create_graph
     )
 
@@ -101,11 +101,11 @@ def jvp(
     with torch.enable_grad():
         opened = open_inputs(inputs, "inputs", "jvp", create_graph)
         vs = input_direction(v, "jvp", create_graph, inputs, opened)
-        is_tuple, outs = call_function(func, opened, "jvp", strict)
+        is_tuple, outputs = call_function(func, opened, "jvp", strict)
         pushed = push_forward(
-            outs, opened, vs, create_graph, strict, OUTPUT_INDEPENDENT, JACOBIAN_CONSTANT
+            outputs, opened, vs, create_graph, strict, OUTPUT_INDEPENDENT, JACOBIAN_CONSTANT
         )
-    return as_result(outs, is_tuple, create_graph), as_result(pushed, is_tuple, create_graph)
+    return as_result(outputs, is_tuple, create_graph), as_result(pushed, is_tuple, create_graph)
 
 
 def vhp(
@@ -221,7 +221,7 @@ def jacobian(
         return _columns(func, inputs, strict, vectorize)
     with torch.enable_grad():
         opened = open_inputs(inputs, "inputs", "jacobian", create_graph)
-        many_outputs, outs = call_function(func, opened, "jacobian", strict)
+        many_outputs, outputs = call_function(func, opened, "jacobian", strict)
         # after the call, as in torch: the error for an output without a history comes first
         if strict and vectorize:
             raise RuntimeError(
@@ -232,7 +232,7 @@ def jacobian(
         rows = _rows_at_once if vectorize else _rows
         blocks = [
             list(rows(index, output, opened, create_graph, strict))
-            for index, output in enumerate(outs)
+            for index, output in enumerate(outputs)
         ]
     return _nest(blocks, many_outputs, isinstance(inputs, tuple))
 
@@ -313,10 +313,10 @@ def _columns(func: Callable[..., Any], inputs: Tensors, strict: bool, vectorize:
             result = func(
                 *(forward_ad.make_dual(x, tangent) for x, tangent in zip(xs, tangents, strict=True))
             )
-            outs = tensors_in(result, "outputs of the user-provided function", "jacobian")
+            outputs = tensors_in(result, "outputs of the user-provided function", "jacobian")
             many_outputs = isinstance(result, tuple)
             # an output that depends on no input has no tangent
-            unpacked = list(map(forward_ad.unpack_dual, outs))
+            unpacked = list(map(forward_ad.unpack_dual, outputs))
             columns = []
             for primal, tangent in unpacked:
                 columns.append(torch.zeros_like(primal) if tangent is None else tangent)

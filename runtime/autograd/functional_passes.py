@@ -109,11 +109,11 @@ def call_function(
     """Return whether ``func`` returned a tuple, and its outputs. With ``strict``: ``RuntimeError``
     for an output without a history."""
     result = func(*inputs)
-    outs = tensors_in(result, "outputs of the user-provided function", function)
-    for index, output in enumerate(outs):
+    outputs = tensors_in(result, "outputs of the user-provided function", function)
+    for index, output in enumerate(outputs):
         if strict and not is_tracked(output):
             raise RuntimeError(_NO_GRAPH.format(index))
-    return isinstance(result, tuple), outs
+    return isinstance(result, tuple), outputs
 
 
 def is_tracked(tensor: object) -> bool:
@@ -128,15 +128,15 @@ def scalar_function(
 
     def call_and_check(*inputs: object) -> Any:
         """Call ``func``, and return its one output."""
-        is_tuple, outs = call_function(func, inputs, function, strict)
+        is_tuple, outputs = call_function(func, inputs, function, strict)
         if is_tuple:
             raise RuntimeError(f"The function given to {function} should return a single Tensor")
-        if outs[0].numel() != 1:
+        if outputs[0].numel() != 1:
             raise RuntimeError(
                 f"The Tensor returned by the function given to {function} should "
                 "contain a single element"
             )
-        return outs[0]
+        return outputs[0]
 
     return call_and_check
 
@@ -190,10 +190,10 @@ def pull(
     # `grad` refuses an output without a history, where a function of several may have one
     grad_outputs = None
     if cotangents is not None:
-        grad_outputs = [cotangents[i] for i in tracked]
+        grad_outputs = [cotangents[position] for position in tracked]
     # the graph is retained: `_rows` pulls through it once per row
     grads: tuple[Any, ...] = grad(
-        [outs[i] for i in tracked],
+        [outs[position] for position in tracked],
         inputs,
         grad_outputs,
         retain_graph=True,

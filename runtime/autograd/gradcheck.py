@@ -81,8 +81,8 @@ def _check_inputs(inputs: object) -> tuple[tuple[object, ...], tuple[int, ...]]:
             "gradcheck expects at least one input tensor to require gradient, "
             "but none of them have requires_grad=True."
         )
-    for i in at:
-        _refuse_unfit_input(values[i], i)
+    for position in at:
+        _refuse_unfit_input(values[position], position)
     return values, at
 
 
@@ -128,11 +128,11 @@ def _layout_name(tensor: torch.Tensor) -> str:
 
 def _require_dense(values: Sequence[Any], at: Sequence[int]) -> None:
     """Raise unless the inputs of the numbers ``at`` are dense: others have no tangents."""
-    for i in at:
-        if values[i].layout is not torch.strided:
+    for index in at:
+        if values[index].layout is not torch.strided:
             raise ValueError(
-                f"{_layout_name(values[i])} inputs are not support for forward AD gradcheck. "
-                f"Input #{i} has layout {values[i].layout}, "
+                f"{_layout_name(values[index])} inputs are not support for forward AD gradcheck. "
+                f"Input #{index} has layout {values[index].layout}, "
                 "and there are no tangents of such tensors; "
                 "pass x.to_dense() and convert it within func."
             )
@@ -275,8 +275,8 @@ def _check_forward(problem: Problem, wanted: _Wanted, options: Options) -> None:
     for part in parts_of_inputs(problem):
         forward(part, options)
     if wanted.batched_forward:
-        for i in problem.at:
-            special.batched_tangents(problem.func, problem.inputs, i)
+        for index in problem.at:
+            special.batched_tangents(problem.func, problem.inputs, index)
 
 
 def _check_special_cotangents(
@@ -334,33 +334,33 @@ def gradgradcheck(
             "Setting check_batched_grad=True requires check_rev_over_rev to be True"
         )
     values, at = _check_inputs(inputs)
-    outs = _differentiable(func(*values))
-    if not outs:
+    outputs = _differentiable(func(*values))
+    if not outputs:
         raise ValueError(
             "gradgradcheck: no output of func requires grad, "
             "so there is no gradient to differentiate"
         )
-    cotangents = _cotangents(outs, grad_outputs, gen_non_contig_grad_outputs)
+    cotangents = _cotangents(outputs, grad_outputs, gen_non_contig_grad_outputs)
 
     def backward(*args: Any) -> tuple[Any, ...]:
         """Return the gradients of ``func``, as a function of its inputs and of the cotangents."""
         xs, cotangents = list(args[: len(values)]), args[len(values) :]
-        for i in at:
+        for index in at:
             # forward mode has detached the inputs, and the backward pass needs their history
-            if not xs[i].requires_grad:
-                xs[i] = xs[i].requires_grad_()
+            if not xs[index].requires_grad:
+                xs[index] = xs[index].requires_grad_()
         grads = grad(
             _differentiable(func(*xs)),
-            [xs[i] for i in at],
+            [xs[index] for index in at],
             cotangents,
             create_graph=True,
             allow_unused=True,
         )
         # gradcheck takes dense tensors, and an input that `func` does not use has no gradient
         gradients = [gradient for gradient in grads if gradient is not None]
-        for i, gradient in enumerate(gradients):
+        for index, gradient in enumerate(gradients):
             if gradient.layout is not torch.strided:
-                gradients[i] = gradient.to_dense(masked_grad=masked)
+                gradients[index] = gradient.to_dense(masked_grad=masked)
         return tuple(gradients)
 
     return gradcheck(
@@ -444,8 +444,8 @@ def get_numerical_jacobian(
     """Return the Jacobian of the first output of ``fn``, which takes ``inputs`` as one argument, by
     each tensor of ``target``, (elements of the tensor, elements of the output). Deprecated, as
     ``torch.autograd.gradcheck.get_numerical_jacobian``."""
-    outs = as_tuple(fn(inputs))
-    _warn_deprecated("get_numerical_jacobian", grad_out, outs)
+    outputs = as_tuple(fn(inputs))
+    _warn_deprecated("get_numerical_jacobian", grad_out, outputs)
     if target is None:
         target = inputs
     targets = _requiring_grad(target)

@@ -75,12 +75,12 @@ class Problem:
 
     def evaluate(self) -> list[torch.Tensor]:
         """Return the outputs with a derivative."""
-        outs = as_tuple(self.func(*self.inputs))
-        return [outs[number] for number in self.outputs]
+        outputs = as_tuple(self.func(*self.inputs))
+        return [outputs[number] for number in self.outputs]
 
     def wrt(self) -> list[Any]:
         """Return the inputs to differentiate by."""
-        return [self.inputs[i] for i in self.at]
+        return [self.inputs[index] for index in self.at]
 
     def mismatch(
         self, mode: str, position: int, index: int, estimate: object, exact: object
@@ -116,26 +116,26 @@ def parts_of_outputs(problem: Problem, outs: Sequence[Any]) -> Iterator[Problem]
 def parts_of_inputs(problem: Problem) -> Iterator[Problem]:
     """Yield the problem. With complex inputs: two problems, of their imaginary and of their real
     parts. The other part is fixed."""
-    complex_at = {i for i in problem.at if problem.inputs[i].is_complex()}
+    complex_at = {index for index in problem.at if problem.inputs[index].is_complex()}
     if not complex_at:
         yield problem
         return
-    fixed = {i: problem.inputs[i].detach() for i in complex_at}
+    fixed = {index: problem.inputs[index].detach() for index in complex_at}
     for name in ("imaginary", "real"):
         # the default binds the name of this turn of the loop
         def func(*inputs: Any, name: str = name) -> Any:
             args = list(inputs)
-            for i, whole in fixed.items():
+            for index, whole in fixed.items():
                 if name == "imaginary":
-                    args[i] = torch.complex(whole.real, args[i])
+                    args[index] = torch.complex(whole.real, args[index])
                 else:
-                    args[i] = torch.complex(args[i], whole.imag)
+                    args[index] = torch.complex(args[index], whole.imag)
             return problem.func(*args)
 
         part_of = torch.imag if name == "imaginary" else torch.real
         parts = list(problem.inputs)
-        for i in complex_at:
-            parts[i] = part_of(fixed[i]).clone()
+        for index in complex_at:
+            parts[index] = part_of(fixed[index]).clone()
         prefix = f"While considering the {name} part of complex inputs only, "
         yield Problem(func, tuple(parts), problem.at, problem.outputs, prefix)
 
@@ -167,8 +167,8 @@ def check_constant(problem: Problem, options: Options) -> None:
     This is for a function whose outputs do not require grad. ``GradcheckError`` if one changes.
     """
     draw = _generator()
-    for i in problem.at:
-        x = problem.inputs[i]
+    for index in problem.at:
+        x = problem.inputs[index]
         steps: Iterable[torch.Tensor]
         if options.fast_mode:
             steps = [_directions(x, draw)[0].reshape(x.shape)]
@@ -194,9 +194,9 @@ def compare_backward(problem: Problem, outs: Sequence[object], options: Options)
     for index, output in enumerate(outs):
         jacobians, same_dtype = analytical.jacobians_by_backward(output, wrt)
         again, _ = analytical.jacobians_by_backward(output, wrt)
-        for i, exact, estimates in zip(problem.at, jacobians, by_input, strict=True):
+        for position, exact, estimates in zip(problem.at, jacobians, by_input, strict=True):
             if not options.agree(exact, estimates[index]):
-                raise GradcheckError(problem.mismatch("", index, i, estimates[index], exact))
+                raise GradcheckError(problem.mismatch("", index, position, estimates[index], exact))
         if options.check_grad_dtypes and not same_dtype:
             raise GradcheckError("Gradient has dtype mismatch")
         _require_reentrant(jacobians, again, options)
@@ -237,7 +237,7 @@ def compare_projected_backward(problem: Problem, outs: Sequence[object], options
     for index, (output, v) in enumerate(zip(outs, vs, strict=True)):
         # the second pass is for `_require_reentrant`: both must return the same
         rows, again = _gradients(output, wrt, v), _gradients(output, wrt, v)
-        for j, (i, x, u, row) in enumerate(zip(problem.at, wrt, us, rows, strict=True)):
+        for j, (position, x, u, row) in enumerate(zip(problem.at, wrt, us, rows, strict=True)):
             estimate = (moved[j][index].reshape(-1) * v).sum()
             exact = _along_direction(row, u)
             # each element of J may be off by atol, and has the weight u[i]·v[j] in the sum
@@ -248,7 +248,7 @@ def compare_projected_backward(problem: Problem, outs: Sequence[object], options
                 exact_in_full = analytical.jacobians_by_backward(output, [x])[0][0]
                 estimate_in_full = numerical.jacobian(problem.evaluate, x, options.steps)[index]
                 raise GradcheckError(
-                    problem.mismatch("", index, i, estimate.item(), exact.item())
+                    problem.mismatch("", index, position, estimate.item(), exact.item())
                     + _show_in_full(exact_in_full, estimate_in_full, options)
                 )
         if options.check_grad_dtypes:
@@ -280,27 +280,29 @@ def _show_in_full(exact: torch.Tensor, estimate: torch.Tensor, options: Options)
 
 def compare_forward(problem: Problem, options: Options) -> None:
     """Compare whole Jacobians of the forward pass. Raise ``GradcheckError`` if one differs."""
-    for i in problem.at:
-        expected = numerical.jacobian(problem.evaluate, problem.inputs[i], options.steps)
+    for position in problem.at:
+        expected = numerical.jacobian(problem.evaluate, problem.inputs[position], options.steps)
         jacobians = analytical.jacobians_by_forward(
-            problem.func, problem.inputs, problem.at, i, problem.outputs
+            problem.func, problem.inputs, problem.at, position, problem.outputs
         )
         for index, (exact, estimate) in enumerate(zip(jacobians, expected, strict=True)):
             if not options.agree(exact, estimate):
-                raise GradcheckError(problem.mismatch(_BY_FORWARD, index, i, estimate, exact))
+                raise GradcheckError(
+                    problem.mismatch(_BY_FORWARD, index, position, estimate, exact)
+                )
 
 
 def compare_projected_forward(problem: Problem, options: Options) -> None:
     """Compare J·u of the forward pass with a random direction u. Raise if one differs."""
     draw = _generator()
-    for i in problem.at:
-        x = problem.inputs[i]
+    for position in problem.at:
+        x = problem.inputs[position]
         u = _directions(x, draw)
         expected = numerical.vector_product(problem.evaluate, x, u, options.steps)
         # real here: `parts_of_inputs` has split complex inputs, so `u` is one direction
         zero_tangents = analytical.zero_tangents(problem.inputs, problem.at)
         tangents = analytical.push_densely(
-            problem.func, problem.inputs, {**zero_tangents, i: u[0].reshape(x.shape)}
+            problem.func, problem.inputs, {**zero_tangents, position: u[0].reshape(x.shape)}
         )
         for index, estimate in enumerate(expected):
             exact = tangents[problem.outputs[index]]
@@ -308,10 +310,12 @@ def compare_projected_forward(problem: Problem, options: Options) -> None:
             scale = float(u[0].sum()) if x.numel() else 1.0
             if not options.agree(exact, estimate, scale):
                 exact_in_full = analytical.jacobians_by_forward(
-                    problem.func, problem.inputs, problem.at, i, problem.outputs
+                    problem.func, problem.inputs, problem.at, position, problem.outputs
                 )[index]
                 estimate_in_full = numerical.jacobian(problem.evaluate, x, options.steps)[index]
                 raise GradcheckError(
-                    problem.mismatch(_BY_FORWARD, index, i, estimate.reshape(-1), exact.reshape(-1))
+                    problem.mismatch(
+                        _BY_FORWARD, index, position, estimate.reshape(-1), exact.reshape(-1)
+                    )
                     + _show_in_full(exact_in_full, estimate_in_full, options)
                 )

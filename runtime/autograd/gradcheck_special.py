@@ -53,14 +53,14 @@ def zero_cotangent(
     )
     if not _all_zero(grads):
         raise GradcheckError("backward not multiplied by grad_output")
-    for i, x, gradient in zip(at, inputs, grads, strict=True):
+    for index, x, gradient in zip(at, inputs, grads, strict=True):
         if gradient is None:
             continue
         kind = gradient.dtype, gradient.device, gradient.shape
         is_fit = kind == (x.dtype, x.device, x.shape)
         if not is_fit or gradient.layout not in (x.layout, torch.strided):
             raise GradcheckError(
-                f"the gradient of input {i} is incorrect: dtype {gradient.dtype}, "
+                f"the gradient of input {index} is incorrect: dtype {gradient.dtype}, "
                 f"{gradient.device}, {gradient.layout}, size {list(gradient.shape)}, "
                 f"of an input of dtype {x.dtype}, {x.device}, {x.layout}, size {list(x.shape)}"
             )
@@ -107,16 +107,18 @@ def undefined_tangents(
     func: Callable[..., object], inputs: Sequence[object], at: Sequence[int]
 ) -> None:
     """Check that an input without a tangent counts as one with a zero tangent."""
-    for i in at:
-        others = {other: torch.ones_like(plain(inputs[other])) for other in at if other != i}
+    for position in at:
+        others = {other: torch.ones_like(plain(inputs[other])) for other in at if other != position}
         without = analytical.push(func, inputs, others)
-        with_zero = analytical.push(func, inputs, {**others, i: torch.zeros_like(plain(inputs[i]))})
+        with_zero = analytical.push(
+            func, inputs, {**others, position: torch.zeros_like(plain(inputs[position]))}
+        )
         pairs = zip(without, with_zero, strict=True)
         for index, ((_, tangent), (_, expected)) in enumerate(pairs):
             if not _are_same_tangents(tangent, expected):
                 raise GradcheckError(
                     f"Mismatch in tangent values for output with index: {index} when input: "
-                    f"{plain(inputs[i])} has an undefined tangent value. Got: "
+                    f"{plain(inputs[position])} has an undefined tangent value. Got: "
                     f"{tangent} but expected: {expected}"
                 )
 

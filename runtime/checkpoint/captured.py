@@ -106,7 +106,7 @@ def _write_to_older(calls: list[fx.Node]) -> bool:
         facts = facts_of(func)
         if not facts.may_write:
             continue
-        targets: list[Any] = [node.args[i] for i in facts.written if i < len(node.args)]
+        targets: list[Any] = [node.args[index] for index in facts.written if index < len(node.args)]
         # an op that hides its writes may write to any argument
         if not targets:
             targets = node.all_input_nodes

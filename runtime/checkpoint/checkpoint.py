@@ -81,7 +81,7 @@ class CheckpointFunction(Function):
         ctx.tensor_positions = tuple(
             index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)
         )
-        ctx.save_for_backward(*(args[i] for i in ctx.tensor_positions))
+        ctx.save_for_backward(*(args[position] for position in ctx.tensor_positions))
         return run_function(*args)
 
     @staticmethod
@@ -95,8 +95,8 @@ class CheckpointFunction(Function):
                 "use_reentrant=False has no such limit."
             )
         inputs = list(ctx.inputs)
-        for i, tensor in zip(ctx.tensor_positions, ctx.saved_tensors, strict=True):
-            inputs[i] = tensor
+        for index, tensor in zip(ctx.tensor_positions, ctx.saved_tensors, strict=True):
+            inputs[index] = tensor
         # the second run is a graph of its own, which ends at these leaves
         leaves = detach_variable(tuple(inputs))
         with ctx.surroundings.restored(), torch.enable_grad():

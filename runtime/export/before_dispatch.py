@@ -60,7 +60,9 @@ def traced_before_dispatch(
         ]
         try:
             with level.mode:
-                outs, out_spec = pytree.tree_flatten(living(level.run_inside(function, values, {})))
+                outputs, out_spec = pytree.tree_flatten(
+                    living(level.run_inside(function, values, {}))
+                )
             _refuse_writes_outside(level)
             # new values of written inputs come first, as in a joint graph
             inputs = tuple(map(_input_record, values))
@@ -69,9 +71,9 @@ def traced_before_dispatch(
                 for value, record in zip(values, inputs, strict=True)
                 if record.written
             ]
-            results = tuple(Output(Made.RESULT, index) for index in range(len(outs)))
-            boundary = Boundary(inputs, results, (None,) * len(outs))
-            return [*written, *map(level.lowered, outs)]
+            results = tuple(Output(Made.RESULT, index) for index in range(len(outputs)))
+            boundary = Boundary(inputs, results, (None,) * len(outputs))
+            return [*written, *map(level.lowered, outputs)]
         finally:
             level.close()
 

@@ -405,8 +405,8 @@ class _Container:
         ]
         # new values of what the program writes to
         specs = []
-        for result, i in zip(results, joint.boundary.written, strict=False):
-            specs.append(OutputSpec(self._kind_of_write(i), _argument(result), owners[i]))
+        for result, index in zip(results, joint.boundary.written, strict=False):
+            specs.append(OutputSpec(self._kind_of_write(index), _argument(result), owners[index]))
         # results, one of which may be the loss
         loss = None
         if self.loss is not None:
@@ -417,10 +417,12 @@ class _Container:
                 kind = OutputKind.LOSS_OUTPUT
             specs.append(OutputSpec(kind, _argument(result), None))
         # gradients
-        for result, i in zip(
+        for result, index in zip(
             results[joint.n_forward :], joint.boundary.differentiated, strict=True
         ):
-            specs.append(OutputSpec(self._kind_of_gradient(i), _argument(result), owners[i]))
+            specs.append(
+                OutputSpec(self._kind_of_gradient(index), _argument(result), owners[index])
+            )
         return specs
 
     def _kind_of_write(self, index: int) -> OutputKind:
@@ -442,7 +444,7 @@ class _Container:
         if self.loss is None:
             return self.joint.out_spec
         names = [*self.given.state, *self.given.names]
-        gradients = dict.fromkeys((names[i] for i in self.joint.boundary.differentiated), 0)
+        gradients = dict.fromkeys((names[index] for index in self.joint.boundary.differentiated), 0)
         results = pytree.tree_unflatten([0] * self.joint.out_spec.num_leaves, self.joint.out_spec)
         return pytree.tree_structure((results, gradients))
 

@@ -82,7 +82,7 @@ def aot_export_joint_simple(
         program=func,
     )
     if joint.boundary.written:
-        changed = ", ".join(names[i] for i in joint.boundary.written)
+        changed = ", ".join(names[position] for position in joint.boundary.written)
         raise RuntimeError(
             "aot_export_joint_simple does not support input mutations. "
             f"func writes to {changed}; write to a copy."
@@ -143,15 +143,15 @@ def _nest_arguments(joint: Joint, n_inputs: int) -> fx.GraphModule:
     graph = joint.module.graph
     output = graph.output_node()
     results = results_of(graph)
-    outs, grads = list(results[: joint.n_forward]), results[joint.n_forward :]
+    outputs, grads = list(results[: joint.n_forward]), results[joint.n_forward :]
     # an input without a gradient has None in its slot
     full: list[Any] = [None] * n_inputs
     for number, grad in zip(joint.boundary.differentiated, grads, strict=True):
         full[number] = grad
-    output.args = ([*outs, *full],)
+    output.args = ([*outputs, *full],)
     # torch's generated code takes (primals, tangents) apart, and nests the results
     in_spec = pytree.tree_structure((([0] * n_inputs, [0] * joint.boundary.n_tangents), {}))
-    out_spec = pytree.tree_structure(([0] * len(outs), [0] * n_inputs))
+    out_spec = pytree.tree_structure(([0] * len(outputs), [0] * n_inputs))
     graph.set_codegen(PyTreeCodeGen(PyTreeInfo(["primals", "tangents"], in_spec, out_spec)))
     joint.module.recompile()
     return joint.module

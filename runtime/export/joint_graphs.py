@@ -45,20 +45,21 @@ class Loss:
 
     def check(self, out: object) -> None:
         """Refuse results that a joint graph cannot have."""
-        outs = out
+        outputs = out
         if isinstance(out, torch.Tensor):
-            outs = (out,)
-        if not isinstance(outs, (tuple, list)):
+            outputs = (out,)
+        if not isinstance(outputs, (tuple, list)):
             raise RuntimeError(
                 "a joint graph is made of a program that returns a tensor, a tuple or a list, "
                 f"not {type(out).__name__}"
             )
-        if not -len(outs) <= self.number < len(outs):
+        if not -len(outputs) <= self.number < len(outputs):
             raise RuntimeError(
-                f"output_loss_index is {self.number}, and the program returns {len(outs)} results"
+                f"output_loss_index is {self.number}, "
+                f"and the program returns {len(outputs)} results"
             )
-        self._refuse_other_histories(outs)
-        loss = outs[self.number]
+        self._refuse_other_histories(outputs)
+        loss = outputs[self.number]
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
             raise RuntimeError(
                 f"result {self.number} was marked as the loss, and it does not require grad"

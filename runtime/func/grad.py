@@ -217,12 +217,12 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
     level = Transform()
     try:
         values = _as_inputs(level, primals)
-        outs = _record(level, func, values, {})
+        outputs = _record(level, func, values, {})
         aux = None
         if has_aux:
-            outs, aux = with_aux("vjp(f, *primals)", outs)
+            outputs, aux = with_aux("vjp(f, *primals)", outputs)
             aux = _lower(level, aux)
-        flat, spec = trees.flatten(outs)
+        flat, spec = trees.flatten(outputs)
         check_outputs("vjp(f, *primals)", flat)
         for output in flat:
             if not is_floating(output):
@@ -314,8 +314,8 @@ def grad_and_value(
         level = Transform()
         try:
             values = list(args)
-            for i in each:
-                values[i] = _as_inputs(level, values[i])
+            for index in each:
+                values[index] = _as_inputs(level, values[index])
             out = _record(level, func, values, kwargs)
             aux = None
             if has_aux:
@@ -404,16 +404,16 @@ def normalize_argnums(argnums: int | tuple[int, ...], n: int) -> int | tuple[int
 
 def _normalize_each(argnums: tuple[int, ...], n: int) -> tuple[int, ...]:
     """Return the numbers of a tuple as non-negative numbers. Raise as :func:`normalize_argnums`."""
-    for i in argnums:
-        if not isinstance(i, int):
-            raise RuntimeError(f"argnum must be int, got: {type(i)}")
+    for index in argnums:
+        if not isinstance(index, int):
+            raise RuntimeError(f"argnum must be int, got: {type(index)}")
     if not argnums:
         raise RuntimeError("argnums must be non-empty")
-    for i in argnums:
-        if not -n <= i < n:
-            raise RuntimeError(f"Got argnum={i}, but only {n} positional inputs")
+    for index in argnums:
+        if not -n <= index < n:
+            raise RuntimeError(f"Got argnum={index}, but only {n} positional inputs")
     # 0 and -n are the same argument, so repeats show only here
-    positions = tuple(i % n for i in argnums)
+    positions = tuple(index % n for index in argnums)
     if len(set(positions)) != len(positions):
         raise RuntimeError(f"argnums elements must be unique, got {positions}")
     return positions

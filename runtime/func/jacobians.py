@@ -107,8 +107,8 @@ def jacrev(
         """Return the Jacobian at ``args``, with aux if ``has_aux``."""
         of_chosen, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
         _require_real("jacrev", "inputs", trees.flatten(chosen)[0])
-        outs, pullback, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
-        flat, spec = trees.flatten(outs)
+        outputs, pullback, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
+        flat, spec = trees.flatten(outputs)
         _require_real("jacrev", "outputs", flat)
 
         def pull(*cotangents: object) -> Any:
@@ -217,11 +217,11 @@ def jacfwd(
             nonlocal aux_spec
             if writes is not None:
                 writes.undo("jacfwd with a chunk_size")  # those of the chunk before
-            outs, out_t, *aux = jvp(
+            outputs, out_t, *aux = jvp(
                 run, chosen, trees.unflatten(list(tangents), spec), has_aux=has_aux
             )
             leaves, aux_spec = trees.flatten(aux)
-            return out_t, outs, leaves
+            return out_t, outputs, leaves
 
         # Outputs and aux do not depend on the batch of tangents, so the first element is right.
         columns, _, aux_tensors = vmap(push, randomness=randomness, chunk_size=chunk_size)(

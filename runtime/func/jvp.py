@@ -70,11 +70,11 @@ def jvp(
             ],
             spec,
         )
-        outs = with_forward_mode(level, func, duals)
+        outputs = with_forward_mode(level, func, duals)
         aux = None
         if has_aux:
-            outs, aux = with_aux("jvp(f, primals, tangents)", outs)
-        flat_out, out_spec = trees.flatten(outs)
+            outputs, aux = with_aux("jvp(f, primals, tangents)", outputs)
+        flat_out, out_spec = trees.flatten(outputs)
         check_outputs("jvp(f, primals, tangents)", flat_out)
         results, result_tangents = [], []
         for output in flat_out:

@@ -104,9 +104,15 @@ def _complete(op: Op, rule: TangentRule, used: frozenset[int]) -> TangentRule:
         result: object,
     ) -> Any:
         """Raise if an argument that the rule ignores has a tangent. Else run the rule."""
-        lacking = [op.arg_names[i] for i in unused if i < len(tangents) and tangents[i] is not None]
+        lacking = [
+            op.arg_names[position]
+            for position in unused
+            if position < len(tangents) and tangents[position] is not None
+        ]
         if lacking:
-            raise MissingRule(str(op.func), "jvp", lacking, [op.arg_names[i] for i in used])
+            raise MissingRule(
+                str(op.func), "jvp", lacking, [op.arg_names[position] for position in used]
+            )
         return rule(op, primals, tangents, kwargs, result)
 
     return check
@@ -252,9 +258,9 @@ def transposed_twice(
 def _cotangents(op: Op, level: GradLevel, result: object) -> list[torch.Tensor | None]:
     """Return an input of ``level`` for the cotangent of each result of a call. None for a result
     without derivative."""
-    outs = list(items_of((result,)))
-    cotangents: list[torch.Tensor | None] = [None] * len(outs)
-    for index, output in enumerate(outs):
+    outputs = list(items_of((result,)))
+    cotangents: list[torch.Tensor | None] = [None] * len(outputs)
+    for index, output in enumerate(outputs):
         if index not in op.nondiff and is_floating(output):
             cotangents[index] = level.input(torch.zeros_like(output))
     return cotangents
@@ -275,12 +281,21 @@ def _pull_back(
     The tangent serves as the cotangent of that gradient in the second transpose.
     """
     wanted = [index for index, tangent in enumerate(tangents) if tangent is not None]
-    spans = {i: len(tangents[i]) for i in wanted if isinstance(tangents[i], list)}
-    flat_tangents = list(items_of(tangents[i] for i in wanted))
-    flat_primals = list(items_of(primals[i] for i in wanted))
+    spans = {
+        position: len(tangents[position])
+        for position in wanted
+        if isinstance(tangents[position], list)
+    }
+    flat_tangents = list(items_of(tangents[position] for position in wanted))
+    flat_primals = list(items_of(primals[position] for position in wanted))
     # a node as the tape would make it, for the arguments with a tangent
     node: OpNode = OpNode.of(
-        op, level, (None,) * len(flat_tangents), (), sum(1 << i for i in wanted), spans
+        op,
+        level,
+        (None,) * len(flat_tangents),
+        (),
+        sum(1 << position for position in wanted),
+        spans,
     )
     node.save(primals, kwargs, result)
     roots = []

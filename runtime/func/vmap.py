@@ -231,8 +231,8 @@ class MappedFunction:
             args = trees.unflatten(inputs, spec)
             # ops that draw without a batched argument never reach the level
             with draws.Randomness(level):
-                outs = living(self.func(*args, **kwargs))
-            return self._outputs(level, outs)
+                outputs = living(self.func(*args, **kwargs))
+            return self._outputs(level, outputs)
         finally:
             level.close()
 

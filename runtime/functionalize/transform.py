@@ -43,9 +43,9 @@ def _run(
         stores = {index: value._store for index, value in values.items()}
         level.turns = {id(value): [] for value in values.values()}
         with memory_gate() as gate, level.mode:
-            outs = living(function(*(values.get(index, x) for index, x in enumerate(inputs))))
+            outputs = living(function(*(values.get(index, x) for index, x in enumerate(inputs))))
         # what the program has returned, and then what it has written
-        results = list(map(level.lowered, outs))
+        results = list(map(level.lowered, outputs))
         level.settle((*stores.values(), *(store for _, store in level.held)))
         changed = _list_changed(level, values, stores)
         _refuse_shared(inputs, changed, stores)
@@ -128,8 +128,8 @@ def functionalize(func: Callable[..., object], *, remove: str = "mutations") -> 
             """Call ``func`` with these leaves, and return the flat results."""
             nonlocal out_spec
             own_args, own_kwargs = pytree.tree_unflatten(list(values), spec)
-            outs, out_spec = pytree.tree_flatten(func(*own_args, **own_kwargs))
-            return outs
+            outputs, out_spec = pytree.tree_flatten(func(*own_args, **own_kwargs))
+            return outputs
 
         with naming_line():
             results, changed, outside = _run(run, flat, remove)

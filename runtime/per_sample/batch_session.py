@@ -121,31 +121,35 @@ class BatchSession(SampleStates):
         flat: list[object],
     ) -> object:
         """Run a call whose arguments have no states."""
-        outs = SESSION.record(func, args, kwargs)
+        outputs = SESSION.record(func, args, kwargs)
         # later writes of samples to one of the two are seen in the other
-        if func is aten.detach.default and isinstance(outs, Value) and isinstance(flat[0], Value):
-            self.follow_data(outs, flat[0])
-        return outs
+        if (
+            func is aten.detach.default
+            and isinstance(outputs, Value)
+            and isinstance(flat[0], Value)
+        ):
+            self.follow_data(outputs, flat[0])
+        return outputs
 
     def _run_on_samples(self, call: FollowedCall) -> object:
         """Run a call that uses no parameters."""
         op = call.op
         filled = filled_by(op, call.args, call.kwargs)
-        outs = SESSION.record(op.func, call.args, call.kwargs)
-        results = leaves_of(outs)
+        outputs = SESSION.record(op.func, call.args, call.kwargs)
+        results = leaves_of(outputs)
         try:
             where, placed = self._place_results(call, results)
         except Mixed as error:
             filled.follow(self, {}, error)
-            return self._refuse_mixed(outs, op, error)
+            return self._refuse_mixed(outputs, op, error)
         filled.follow(self, placed.places, None)
         if isinstance(where[0], Pooled):
-            return self._put_pooled(outs, where[0])
+            return self._put_pooled(outputs, where[0])
         # `.data` is a detach, too, and a write to it is no write to the tensor for autograd
         if op.base_name == "detach":
-            self.follow_data(outs, call.flat[0])
+            self.follow_data(outputs, call.flat[0])
         self._put_all(results, where)
-        return outs
+        return outputs
 
     def _run_on_constants(self, call: FollowedCall, used: list[int]) -> object:
         """Run a call on constants in place of the parameters ``used``, with a tap of its
@@ -167,19 +171,19 @@ class BatchSession(SampleStates):
         for index in used:
             constants[index] = SESSION.wrap(call.flat[index]._inner)
         filled = filled_by(op, call.args, call.kwargs)
-        outs = SESSION.record(op.func, *unflattened(constants, call.layout))
+        outputs = SESSION.record(op.func, *unflattened(constants, call.layout))
         try:
-            where, placed = self._place_results(call, leaves_of(outs))
+            where, placed = self._place_results(call, leaves_of(outputs))
         except Mixed as error:
             # run it again on the parameters, so that the refusal is before their histories
             filled.restore()
-            outs = SESSION.record(op.func, call.args, call.kwargs)
+            outputs = SESSION.record(op.func, call.args, call.kwargs)
             filled.follow(self, {}, error)
-            return self._refuse_mixed(outs, op, error)
+            return self._refuse_mixed(outputs, op, error)
         filled.follow(self, placed.places, None)
-        outs = self._tap(call, used, placed, outs, where)
-        self._put_all(leaves_of(outs), where)
-        return outs
+        outputs = self._tap(call, used, placed, outputs, where)
+        self._put_all(leaves_of(outputs), where)
+        return outputs
 
     def _put_all(self, results: list[object], where: list[object]) -> None:
         """Give each result the place of its samples, if there is one."""
@@ -467,9 +471,9 @@ class BatchSession(SampleStates):
 
     def _write(self, call: FollowedCall, state: object, of_base: object) -> Any:
         """Run a write that leaves its target with ``state``."""
-        outs = self._record_write(call)
-        self.put(outs, state)
-        return self._follow_base(outs, state, of_base, call.op)
+        outputs = self._record_write(call)
+        self.put(outputs, state)
+        return self._follow_base(outputs, state, of_base, call.op)
 
     def _write_samples(
         self, call: FollowedCall, functional: Op, of_base: object, former: object
@@ -480,17 +484,17 @@ class BatchSession(SampleStates):
         has_other_history = not _grad_enabled() and target._edge is not None
         # the rule of places reads shapes and indices as they were before the write
         before = [target._inner.detach(), *call.flat[1:]]
-        outs = self._record_write(call)
+        outputs = self._record_write(call)
         try:
-            where, _ = self._place_results(call._replace(op=functional, flat=before), [outs])
+            where, _ = self._place_results(call._replace(op=functional, flat=before), [outputs])
             if has_other_history and where[0] != former:
                 raise Mixed("the history of what it writes to has the samples in other places")
         except Mixed as error:
-            return self._refuse_mixed(outs, call.op, error)
-        self.put(outs, where[0])
+            return self._refuse_mixed(outputs, call.op, error)
+        self.put(outputs, where[0])
         if target._view is None and isinstance(where[0], Place):
             writes_to(target).leave(self, where[0], target._inner)
-        return self._follow_base(outs, where[0], of_base, call.op)
+        return self._follow_base(outputs, where[0], of_base, call.op)
 
     def follow_filled(self, value: object, place: Place, op: Op) -> None:
         """Note that a call of ``op`` has filled its argument ``value`` with samples in
@@ -508,11 +512,11 @@ class BatchSession(SampleStates):
 
     def _record_write(self, call: FollowedCall) -> object:
         """Run a write on the tape, and count it, since it ends the states of the memory."""
-        outs = SESSION.record(call.op.func, call.args, call.kwargs)
+        outputs = SESSION.record(call.op.func, call.args, call.kwargs)
         target = call.args[0]
         if isinstance(target, Value) and call.op.base_name not in GEOMETRY:
             writes_to(target).note()
-        return outs
+        return outputs
 
     def _follow_base(self, value: Any, state: object, of_base: object, op: Op) -> object:
         """Give the base of ``value``, which was written to, a state that fits. ``of_base``: its

@@ -44,10 +44,10 @@ class General(Term):
 
     def _one(self, *args: Tensor) -> tuple[Tensor, ...]:
         """Return the results of one sample that have cotangents."""
-        outs = self.op(*args)
-        results = outs
-        if isinstance(outs, torch.Tensor):
-            results = (outs,)
+        outputs = self.op(*args)
+        results = outputs
+        if isinstance(outputs, torch.Tensor):
+            results = (outputs,)
         pairs = zip(results, self.gs, strict=True)
         return tuple(output for output, cotangent in pairs if cotangent is not None)
 
@@ -93,8 +93,8 @@ class General(Term):
 
     def _change(self, args: Sequence[Tensor], change: Callable[[Tensor], Tensor]) -> General:
         """Return the gradients of a call on ``args``, with each cotangent changed."""
-        gs = [None if g is None else change(g) for g in self.gs]
-        return General(self.op, args, self.dims, self.position, gs)
+        cotangents = [None if g is None else change(g) for g in self.gs]
+        return General(self.op, args, self.dims, self.position, cotangents)
 
     def _run_batch(self, parameter: Tensor) -> tuple[Tensor, ...]:
         """Return the results of all samples, for one ``parameter``."""

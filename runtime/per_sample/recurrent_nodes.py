@@ -133,14 +133,14 @@ def in_layers(
     directions = 1 + settings.both_ways
     finals: list[Any] = []
     for first in range(0, len(weights), directions):
-        outs = []
+        outputs = []
         for reverse in range(directions):
             out, *final = direction(
                 x, initial[first + reverse], weights[first + reverse], bool(reverse)
             )
-            outs.append(out)
+            outputs.append(out)
             finals.append(final)
-        x = torch.cat(outs, -1) if settings.both_ways else outs[0]
+        x = torch.cat(outputs, -1) if settings.both_ways else outputs[0]
         # between layers, and not behind the last one
         if settings.dropout and settings.train and first + directions < len(weights):
             x = _dropped(x, settings.dropout)
@@ -177,16 +177,16 @@ def _layer(
         unrolled = Unrolled(kind, flat[0], flat[1:], plain_weights, counts, reverse)
         # the way back reads the last states, so the user gets copies
         finals = [state.clone() for state in unrolled.final]
-        outs = [_in_samples(tensor, level.size) for tensor in (unrolled.out, *finals)]
+        outputs = [_in_samples(tensor, level.size) for tensor in (unrolled.out, *finals)]
     node = _Layer(
         tape,
         tuple(map(level.source, arguments)),
-        tuple(meta_of(output, output.dtype) for output in outs),
+        tuple(meta_of(output, output.dtype) for output in outputs),
     )
     node.unrolled, node.x, node.samples = unrolled, flat[0], level
     node.parameters = Weights._make(map(level.source, weights))
     node.versions = versions([*inner, *tensors_among(plain_weights)])
-    return [level.wrap(tape.wrap(output, (node, index))) for index, output in enumerate(outs)]
+    return [level.wrap(tape.wrap(output, (node, index))) for index, output in enumerate(outputs)]
 
 
 def tensors_among(optional: Iterable[object]) -> list[Any]:

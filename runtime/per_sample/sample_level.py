@@ -78,10 +78,10 @@ class Samples(BatchLevel):
         for index in sources:
             flat[index] = self.tape.lowered(flat[index])
         constant_args, constant_kwargs = unflattened(flat, layout)
-        outs = super().call(func, constant_args, constant_kwargs)
+        outputs = super().call(func, constant_args, constant_kwargs)
         if not torch.is_grad_enabled():
-            return outs
-        return self._tap(self._for_each(op, flat, layout, sources), outs)
+            return outputs
+        return self._tap(self._for_each(op, flat, layout, sources), outputs)
 
     def layer(self, func: object, args: Sequence[object]) -> Any:
         """Run a linear or recurrent layer as one node. NotImplemented for any other call."""

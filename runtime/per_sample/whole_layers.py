@@ -205,17 +205,17 @@ def _direction(
     plain_weights = Weights._make(map(_detach, weights))
     unrolled = Unrolled(kind, inner[0], inner[1:], plain_weights, steps, reverse)
     # the backward pass reads the last states, so the user gets copies
-    outs = [unrolled.out, *(state.clone() for state in unrolled.final)]
+    outputs = [unrolled.out, *(state.clone() for state in unrolled.final)]
     place = session.state(value)
     node = _Recurrent(
         SESSION,
         tuple(map(_source, arguments)),
-        tuple(meta_of(output, output.dtype) for output in outs),
+        tuple(meta_of(output, output.dtype) for output in outputs),
     )
     node.unrolled, node.x, node.session, node.place = unrolled, inner[0], session, place
     node.parameters = Weights._make(map(_source, weights))
     node.versions = versions([*inner, *recurrent_layer.tensors_among(plain_weights)])
-    results = [SESSION.wrap(output, (node, index)) for index, output in enumerate(outs)]
+    results = [SESSION.wrap(output, (node, index)) for index, output in enumerate(outputs)]
     for result in results:
         session.put(result, place)
     return results

@@ -79,17 +79,17 @@ def with_arguments(
     """Return the results of a call: for one that shows an argument that argument, one of
     ``targets``, for any other one ``value(result)``."""
     several = type(result) in (list, tuple)
-    outs = [result]
+    outputs = [result]
     if several:
-        outs = list(result)
-    for index, (declared, out) in enumerate(zip(schema.returns, outs, strict=True)):
+        outputs = list(result)
+    for index, (declared, out) in enumerate(zip(schema.returns, outputs, strict=True)):
         if declared.alias_info is None:
-            outs[index] = value(out)
+            outputs[index] = value(out)
         else:
-            outs[index] = targets.get(frozenset(declared.alias_info.before_set), out)
+            outputs[index] = targets.get(frozenset(declared.alias_info.before_set), out)
     if several:
-        return type(result)(outs)
-    return outs[0]
+        return type(result)(outputs)
+    return outputs[0]
 
 
 def rewrapped(result: object, wrap: Callable[[torch.Tensor, Any], object]) -> Any:

@@ -474,12 +474,12 @@ def _batched_grads(
         grads = run(*batched)
         # vmap returns nothing but tensors, so the others are left out; only the pass shows which
         reached[:] = [index for index, grad in enumerate(grads) if grad is not None]
-        return tuple(grads[i] for i in reached)
+        return tuple(grads[position] for position in reached)
 
     batches = vmap(run_element)(*cotangents)
     grads: list[torch.Tensor | None] = [None] * number
-    for i, batch in zip(reached, batches, strict=True):
-        grads[i] = for_users(level, batch)
+    for position, batch in zip(reached, batches, strict=True):
+        grads[position] = for_users(level, batch)
     return tuple(grads)
 
 

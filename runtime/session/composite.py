@@ -265,22 +265,22 @@ def _record_layer_norm(
     inner: list[Any] = [value, sizes, weight, bias, eps]
     edges: tuple[Edge, ...] = ()
     wanted = 0
-    for i in (0, 2, 3):  # the positions of tensors
-        if inner[i] is not None:
-            part = known_part(inner[i])
+    for index in (0, 2, 3):  # the positions of tensors
+        if inner[index] is not None:
+            part = known_part(inner[index])
             if part is None:
                 return None
-            inner[i], edge = part
+            inner[index], edge = part
             if edge is not None:
                 edges += (edge,)
-                wanted |= 1 << i
-    outs = _LAYER_NORM.kernel(*inner)
+                wanted |= 1 << index
+    outputs = _LAYER_NORM.kernel(*inner)
     if not wanted:
-        return SESSION.wrap(outs[0])
-    metas = tuple([(output.shape, output.dtype) for output in outs])
+        return SESSION.wrap(outputs[0])
+    metas = tuple([(output.shape, output.dtype) for output in outputs])
     node = OpNode.of(_LAYER_NORM, SESSION, edges, metas, wanted, None)
-    node.save_unpacked(inner, NO_KWARGS, outs)
-    return SESSION.wrap(outs[0], (node, 0))
+    node.save_unpacked(inner, NO_KWARGS, outputs)
+    return SESSION.wrap(outputs[0], (node, 0))
 
 
 # The handlers. The dispatcher calls them with ``keys``, the dispatch keys of the call.

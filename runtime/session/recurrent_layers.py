@@ -123,8 +123,8 @@ class _LayerCall:
         """Run torch's function ``native`` on the inner tensors, and record nothing."""
         states = self.cell.join_states([state for state, _ in self.states])
         params = [tensor for tensor, _ in chain.from_iterable(self.weights)]
-        outs = native(self.x[0], states, params, *self.options)
-        return tuple(map(SESSION.wrap, outs))
+        outputs = native(self.x[0], states, params, *self.options)
+        return tuple(map(SESSION.wrap, outputs))
 
     def record(self) -> tuple[Any, ...]:
         """Run the parts of the layer, and record each."""
@@ -245,8 +245,8 @@ def _run_cell(
         results = [SESSION.wrap(*part) for part in cell.list_states(out)]
     else:
         inner = cell.join_states([state for state, _ in of_states])
-        outs = native(parts[0][0], inner, *(weight for weight, _ in of_weights))
-        results = list(map(SESSION.wrap, cell.list_states(outs)))
+        outputs = native(parts[0][0], inner, *(weight for weight, _ in of_weights))
+        results = list(map(SESSION.wrap, cell.list_states(outputs)))
     return cell.join_states(tuple(results))
 
 

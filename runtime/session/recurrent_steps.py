@@ -72,14 +72,14 @@ def _tanh_(x: Part) -> Part:
 
 def run_listing(op: Op, x: Part, *rest: object) -> list[Part]:
     """Run and record an op with a list of results. Return them, all with one node."""
-    outs = op.kernel(x[0], *rest)
+    outputs = op.kernel(x[0], *rest)
     if x[1] is None:
-        return [(output, None) for output in outs]
-    metas = tuple([(output.shape, output.dtype) for output in outs])
+        return [(output, None) for output in outputs]
+    metas = tuple([(output.shape, output.dtype) for output in outputs])
     node = OpNode.of(op, SESSION, (x[1],), metas, 1, None)
     # under pack hooks the call has gone on to ATen, see `plain_case`
-    node.save_unpacked([x[0], *rest], NO_KWARGS, outs)
-    return [(output, (node, index)) for index, output in enumerate(outs)]
+    node.save_unpacked([x[0], *rest], NO_KWARGS, outputs)
+    return [(output, (node, index)) for index, output in enumerate(outputs)]
 
 
 def join(op: Op, parts: list[Part], dim: int) -> Part:

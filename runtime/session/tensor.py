@@ -462,12 +462,12 @@ def _is_sole_user(tensor: Tensor) -> bool:
 def _suffixes_of_history(tensor: Tensor) -> list[str]:
     """List what the text of ``tensor`` says about its history: nothing, or its node."""
     try:
-        fn = tensor.grad_fn
+        node = tensor.grad_fn
     except RuntimeError:  # the history of a view is lost
         return ["grad_fn=<Invalid>"]
-    if fn is None:
+    if node is None:
         return []
-    return [f"grad_fn=<{type(fn).__name__}>"]
+    return [f"grad_fn=<{type(node).__name__}>"]
 
 
 def _new(name: str) -> Callable[..., object]:

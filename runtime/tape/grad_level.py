@@ -70,11 +70,11 @@ class GradLevel(Tape):
             # torch's own hooks are asked for first, without a frame
             if (HOOKS.stack or innermost_saved_hooks(True)) and HOOKS.innermost():
                 return self._record_under_hooks(op, args, inner, kwargs, edges, wanted, spans)
-            outs = self.outward(op, inner, kwargs)
-            if isinstance(outs, torch.Tensor):
-                return self._record_tensor(op, args, inner, kwargs, outs, edges, wanted, spans)
+            outputs = self.outward(op, inner, kwargs)
+            if isinstance(outputs, torch.Tensor):
+                return self._record_tensor(op, args, inner, kwargs, outputs, edges, wanted, spans)
             node = OpNode.of(op, self, edges, (), wanted, spans)
-            return self._record_results(op, args, inner, kwargs, outs, node)
+            return self._record_results(op, args, inner, kwargs, outputs, node)
         except RuntimeError as error:
             refuse_nested(args, error)
             raise
@@ -132,8 +132,8 @@ class GradLevel(Tape):
             return NotImplemented
         if op.func is READ_OF_NUMBER and self._any_with_history(args):
             refuse_taken_number()
-        outs = self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
-        return self._wrap_plain(op, args, kwargs, outs)
+        outputs = self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
+        return self._wrap_plain(op, args, kwargs, outputs)
 
     def _record_under_hooks(
         self,
@@ -151,8 +151,8 @@ class GradLevel(Tape):
         # an argument that the kernel fills has no value yet
         if type(node) is not Undifferentiable and not op.nondiff and not op.fills_argument:
             node.save(inner, kwargs, None)
-        outs = self.outward(op, inner, kwargs)
-        return self._record_results(op, args, inner, kwargs, outs, node)
+        outputs = self.outward(op, inner, kwargs)
+        return self._record_results(op, args, inner, kwargs, outputs, node)
 
     def _record_results(
         self,

@@ -190,20 +190,20 @@ class GraphTask:
         grads: list[Any] = [None] * len(node.metas)
         grads[index] = cotangent
         self.node = node
-        outs = list(node.apply(grads, None, False))
+        outputs = list(node.apply(grads, None, False))
         level = self.level
         if not self.keep_graph:
             node.release()
-        if len(outs) != len(leaves):
-            raise _wrong_number(node, len(outs), len(leaves))
+        if len(outputs) != len(leaves):
+            raise _wrong_number(node, len(outputs), len(leaves))
         for position, leaf in enumerate(leaves):
-            cotangent = outs[position]
+            cotangent = outputs[position]
             if cotangent is not None:
                 shape, dtype = leaf._inner.shape, leaf.dtype_of_grad()
                 if cotangent.shape != shape or cotangent.dtype is not dtype:
-                    outs[position] = conform(cotangent, (shape, dtype), node, position)
+                    outputs[position] = conform(cotangent, (shape, dtype), node, position)
                 cotangent = None  # no reference here, so that the leaf may take the memory
-                adding.into_leaf(level, leaf, outs, position, False)
+                adding.into_leaf(level, leaf, outputs, position, False)
 
     def run(self, roots: Sequence[tuple[Edge, object]]) -> None:
         """Run from the roots, each an edge with its cotangent, to the leaves."""
@@ -275,33 +275,33 @@ class GraphTask:
             edges, mask = node.edges, None
             if masked:
                 edges, mask = self._wanted_edges(node)
-            outs = self._evaluate(node, grads, mask)
+            outputs = self._evaluate(node, grads, mask)
             del grads
-            self._send(node, edges, outs)
-            del outs
+            self._send(node, edges, outputs)
+            del outputs
 
     def _evaluate(
         self, node: Node, grads: list[torch.Tensor | None], mask: list[bool] | None
     ) -> list[Any]:
         """Run ``node`` and the hooks after it. Return one cotangent for each of its edges."""
-        outs: Sequence[Any]
+        outputs: Sequence[Any]
         # nearly all nodes run without the frame of `_apply`
         if self.surrounded or grads[0] is None:
-            outs = self._apply(grads, mask)
+            outputs = self._apply(grads, mask)
         else:
-            outs = node.apply(grads, mask, self.create_graph)
+            outputs = node.apply(grads, mask, self.create_graph)
         # at once, and not after the pass, so that its memory serves the next nodes
         if not self.keep_graph:
             node.release()
         if self.check_nan:
-            anomaly.refuse_nan(node, outs)
-        if len(outs) != len(node.edges):
-            raise _wrong_number(node, len(outs), len(node.edges))
+            anomaly.refuse_nan(node, outputs)
+        if len(outputs) != len(node.edges):
+            raise _wrong_number(node, len(outputs), len(node.edges))
         if node.post_hooks:
-            outs = hooks.run_posthooks(self.level, node, outs, grads, self.create_graph)
-        if type(outs) is list:
-            return outs
-        return list(outs)
+            outputs = hooks.run_posthooks(self.level, node, outputs, grads, self.create_graph)
+        if type(outputs) is list:
+            return outputs
+        return list(outputs)
 
     def _send(self, node: Node, edges: Sequence[Edge | None], outs: list[Any]) -> None:
         """Add the results of ``node`` to the buffers of the nodes to which ``edges`` lead. Those

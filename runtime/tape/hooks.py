@@ -120,7 +120,9 @@ def run_posthooks(
     outs = _conform(node, outs)
     # an argument that needs no gradient has no edge, and is a None for the hooks, as in torch
     inputs = node.inputs()
-    cotangents: Sequence[torch.Tensor | None] = [None if i is None else outs[i] for i in inputs]
+    cotangents: Sequence[torch.Tensor | None] = [
+        None if index is None else outs[index] for index in inputs
+    ]
     arrived = tuple(for_users(level, grad) for grad in grads)
     for hook in list((node.post_hooks or {}).values()):
         shown = tuple(for_users(level, cotangent) for cotangent in cotangents)

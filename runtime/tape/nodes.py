@@ -173,8 +173,8 @@ class Node:
         # without an engine around it, grad mode alone says whether the call is recorded
         recording = torch.is_grad_enabled()
         cotangents = [hooks.for_engine(self.level, grad, recording) for grad in grads]
-        outs = self.apply(cotangents, None, recording)
-        results = tuple(hooks.for_users(self.level, gradient) for gradient in outs)
+        outputs = self.apply(cotangents, None, recording)
+        results = tuple(hooks.for_users(self.level, gradient) for gradient in outputs)
         if len(results) == 1:
             return results[0]
         return results

@@ -108,9 +108,9 @@ def run_trace(
         if level.abstraction is not None:
             indexing = SymbolIndices()
         with dispatching, memory_gate(), level.mode, indexing:
-            outs = _run(level, f, arguments)
+            outputs = _run(level, f, arguments)
         level.finish()
-        level.graph.output(list(map(level.lower_output, outs)))
+        level.graph.output(list(map(level.lower_output, outputs)))
     finally:
         # also of a program that fails: what it has written outside is put back
         level.close()
@@ -125,12 +125,12 @@ def _run(
         environment, lower = level.abstraction.shape_env, level.abstraction.lower
     try:
         with running(environment, lower):
-            outs: list[Any] = living(provenance.run(function, level, *arguments))
+            outputs: list[Any] = living(provenance.run(function, level, *arguments))
     except Exception as error:
         with paused():  # an error may hold sizes of a program around
             name_line(error, error.__traceback__, _advice(level, error))
         raise
-    return outs
+    return outputs
 
 
 def _advice(level: Trace, error: Exception) -> str:

@@ -223,8 +223,8 @@ def _parts(results: object, overload: Overload) -> list[object]:
     One buffer may be a list: `unbind_copy.int_out(x, out=[y, z])`.
     """
     parts = list(results) if isinstance(results, (tuple, list)) else [results]
-    outs = outputs_of(overload)
-    if len(outs) != 1 or "List" not in str(outs[0].type):
+    outputs = outputs_of(overload)
+    if len(outputs) != 1 or "List" not in str(outputs[0].type):
         return parts
     # an op that also writes to other arguments gives them back behind its results
     if parts and isinstance(parts[0], (list, tuple)):

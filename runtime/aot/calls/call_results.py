@@ -34,7 +34,7 @@ class CallHistory:
         self.boundary = boundary
         self.backward = backward
         # the graph returns the new values of arguments first, then the results of the program
-        written = [boundary.inputs[i].tangent for i in boundary.written]
+        written = [boundary.inputs[position].tangent for position in boundary.written]
         numbers = [*written, *boundary.tangents]
         # the results that get a history, each with the number of its cotangent
         self.tangents = [

@@ -184,7 +184,7 @@ class CompiledProgram:
         # advances the version, so before the versions of what is saved are noted
         changes.reshape(leaves)
         # assign to Python's objects, and record the call
-        outs = list(results[:n_forward])
+        outputs = list(results[:n_forward])
         node, saved, versions = None, [], []
         if history is None:
             self.effects.carry_out()
@@ -197,17 +197,17 @@ class CompiledProgram:
             versions = history.read_versions(saved)
             self.effects.carry_out()
             if history.must_record(targets):
-                node = history.record(targets, outs, saved, versions, leaves)
+                node = history.record(targets, outputs, saved, versions, leaves)
         # write to arguments, and then build results, which may be views of these
         kept: Sequence[object] = ()
         if node is not None and changes.written:
             kept = tuple(saved)
-        changes.write(leaves, outs, node is not None)
+        changes.write(leaves, outputs, node is not None)
         # what the backward needs of written memory is a copy by now. Another argument may be a view
         # of the same base, at other elements, and have its version.
         if kept and history is not None:
             versions[:] = history.read_versions(kept)
-        values = outs[len(changes.written) :]
+        values = outputs[len(changes.written) :]
         returned = self.results.leaves(leaves, values)
         changes.replace_memory(leaves, values)
         result = self.results.rebuild(returned)

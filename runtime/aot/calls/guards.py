@@ -225,7 +225,7 @@ def _require_sizes(
     source: _Source, sizes: Sizes, plain: Sequence[str], outside: Sequence[object]
 ) -> None:
     """Require that the graph is right for the sizes and numbers of the call."""
-    asked = [_name_of_plain(plain, outside, i, source) for i in sizes.asked]
+    asked = [_name_of_plain(plain, outside, index, source) for index in sizes.asked]
     source.require(f"{source.constant(sizes.holds)}({', '.join(asked)})")
 
 

@@ -294,21 +294,21 @@ def _groups_over_storages(
     tensors of each storage."""
     spans: list[tuple[int, int, int, int]] = []
     for storage, numbers in by_storage.items():
-        for i in numbers:
-            start, end = _span(tensors[i])
+        for index in numbers:
+            start, end = _span(tensors[index])
             # a storage without memory has the address 0
-            if tensors[i].numel() and (first := storage_of(tensors[i]).data_ptr()):
-                spans.append((first + start, first + end, i, storage))
+            if tensors[index].numel() and (first := storage_of(tensors[index]).data_ptr()):
+                spans.append((first + start, first + end, index, storage))
     groups: list[Group] = []
     # in the order of their addresses: a tensor belongs to the run that has not ended before it
     members: list[int] = []
     storages: set[int] = set()
     reached = 0
-    for start, end, i, storage in sorted(spans):
+    for start, end, index, storage in sorted(spans):
         if start >= reached:
             groups += _group_over(storages, members)
             members, storages = [], set()
-        members.append(i)
+        members.append(index)
         storages.add(storage)
         reached = max(reached, end)
     return [*groups, *_group_over(storages, members)]
@@ -355,14 +355,14 @@ def _group_of_wholes(group: Group, tensors: Sequence[object], whole_of: Sequence
 def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
     """Group tensors of one storage whose spans overlap."""
     groups = _groups_without_elements(tensors)
-    spans = sorted((_span(tensor), i) for i, tensor in tensors.items() if tensor.numel())
+    spans = sorted((_span(tensor), index) for index, tensor in tensors.items() if tensor.numel())
     # in the order of their starts: a tensor joins the group while it starts before the group's end
     while spans:
         (start, end), first = spans.pop(0)
         members = [first]
         while spans and spans[0][0][0] < end:
-            (_, stop), i = spans.pop(0)
-            members.append(i)
+            (_, stop), index = spans.pop(0)
+            members.append(index)
             end = max(end, stop)
         if len(members) > 1:
             groups.append(_group_of_span(tensors, sorted(members), start, end))
@@ -373,9 +373,9 @@ def _groups_without_elements(tensors: dict[int, torch.Tensor]) -> list[Group]:
     """Group each tensor without elements that stands several times in ``tensors``. A program may
     change its sizes in place."""
     by_id: dict[int, list[int]] = {}
-    for i, tensor in tensors.items():
+    for index, tensor in tensors.items():
         if not tensor.numel():
-            by_id.setdefault(id(tensor), []).append(i)
+            by_id.setdefault(id(tensor), []).append(index)
     return [Group(tuple(same), True) for same in by_id.values() if len(same) > 1]
 
 

@@ -192,10 +192,10 @@ def make_fx(
             if proxies is not None:
                 values = proxies.instead_of_modules(values)
             given, _kwargs = pytree.tree_unflatten(list(values), spec)
-            outs, out_spec = pytree.tree_flatten(f(*given))
+            outputs, out_spec = pytree.tree_flatten(f(*given))
             if proxies is not None:
-                return proxies.lowered(outs)
-            return outs
+                return proxies.lowered(outputs)
+            return outputs
 
         def run(_: Trace, *values: object) -> list[object]:
             """Run the program on values of the trace, with a tape if that sees ATen calls."""
@@ -281,7 +281,7 @@ def _placeholders_of(names: Sequence[str], args: Sequence[object]) -> list[str]:
     placeholders: list[str] = []
     for name, argument in zip(names, args, strict=True):
         n_leaves = len(pytree.tree_leaves(argument))
-        placeholders += [f"{name}_{i + 1}" for i in range(n_leaves)]
+        placeholders += [f"{name}_{index + 1}" for index in range(n_leaves)]
     return placeholders
 
 

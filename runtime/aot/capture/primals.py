@@ -361,8 +361,8 @@ class Primals:
                 value is not None and value._store.counter is store.counter for value in values
             ]
             counted = [index for index, is_shared in enumerate(shared) if is_shared]
-        once = [i for i in counted if not self._follows_another(i)]
-        return sum(len(self._changes_of_geometry(i)) for i in once)
+        once = [position for position in counted if not self._follows_another(position)]
+        return sum(len(self._changes_of_geometry(position)) for position in once)
 
     def _follows_another(self, index: int) -> bool:
         """Return whether primal ``index`` is the same view as an earlier one, whose record is for

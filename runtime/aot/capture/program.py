@@ -170,11 +170,13 @@ class Program:
             with functional.mode:
                 primals.join(self.bases)
                 with torch.set_grad_enabled(self.grad_mode):
-                    outs, self.out_spec = self._run(primals.values[: len(self.given)])
+                    outputs, self.out_spec = self._run(primals.values[: len(self.given)])
             # the forward is complete: its results, and the roots of the backward pass
             functional.settle(value._store for value in primals.entered.values())
-            results, roots = self._results_of(outs)
-            returned = [value for value in map(primals.functional_value, outs) if value is not None]
+            results, roots = self._results_of(outputs)
+            returned = [
+                value for value in map(primals.functional_value, outputs) if value is not None
+            ]
             refuse_written_pieces(returned, primals.entered.values())
             before = self._count_writes(returned)
             watch = _refusing_changes() if roots else nullcontext()
@@ -186,7 +188,7 @@ class Program:
             primals.refuse_writes_to_parts()
             changed = self._written_by_backward(before, returned)
             gradients = self._read_gradients(grads)
-            gradients += [primals.read(primals.entered[i]) for i in changed]
+            gradients += [primals.read(primals.entered[index]) for index in changed]
             self.layouts = Layouts.of(
                 primals.layouts,
                 results,
@@ -195,7 +197,7 @@ class Program:
                 self.trace.abstraction is not None,
             )
             self._note_derivatives()
-            once = self._why_once(outs)
+            once = self._why_once(outputs)
             if not once and self.layouts is not None:
                 once = "a tensor subclass is among its arguments or results"
             whole = dataclasses.replace(self.boundary, backward_written=changed, once=once)
@@ -221,23 +223,23 @@ class Program:
         with ClosedOver(enter) if self.lift else nullcontext() as closed_over, states, own_casts():
             result = living(self.tape.run_inside(self.f, arguments, {}))
             opened.fix_keys(result)
-            outs, of_result = opened.flatten(result)
+            outputs, of_result = opened.flatten(result)
             spec = opened.with_sizes(of_result)
             if RUN.state is not None:
                 RUN.state.refuse_traced_states()
-        for output in outs:
+        for output in outputs:
             states.refuse_state(output)
         self.seedings = states.seedings
         # not during the backward pass, where a checkpoint sets states
         self.trace.random_states = None
         if closed_over is None:
-            return outs, spec
+            return outputs, spec
         closed_over.refuse_shared_writes()
         self.elements = closed_over.elements
         for tensor, _ in self.elements:
             states.refuse_state(tensor)
         with self.functional.mode:
-            return list(map(closed_over.value, outs)), spec
+            return list(map(closed_over.value, outputs)), spec
 
     # results
 
@@ -275,7 +277,7 @@ class Program:
         self.boundary = dataclasses.replace(self.boundary, placed=tuple(computed.placed.values()))
         if torch.is_inference_mode_enabled():
             first = len(results) - len(tangents)
-            ordinary = tuple(first + i for i in self._ordinary_among(computed.values))
+            ordinary = tuple(first + position for position in self._ordinary_among(computed.values))
             self.boundary = dataclasses.replace(self.boundary, ordinary=ordinary)
         # a loss takes no cotangent: the backward pass starts from one
         if self.loss is not None:
@@ -383,10 +385,12 @@ class Program:
                 "Let it use the op that returns a view."
             )
         changed = tuple(
-            i for i, old, new in zip(entered, before, after, strict=False) if old[0] != new[0]
+            index
+            for index, old, new in zip(entered, before, after, strict=False)
+            if old[0] != new[0]
         )
         # a result in the memory of a written primal has the write by that
-        memories = {id(entered[i]._store.memory) for i in changed}
+        memories = {id(entered[index]._store.memory) for index in changed}
         if any(
             old[0] != new[0] and id(value._store.memory) not in memories
             for value, old, new in zip(returned, before[count:], after[count:], strict=True)

@@ -167,8 +167,8 @@ def with_flags(
 
     def flat(*leaves: object) -> object:
         """Set the flags, and call ``function``."""
-        for i, is_leaf in flags:
-            value: Any = leaves[i]
+        for index, is_leaf in flags:
+            value: Any = leaves[index]
             kind: Any = type(value)
             _set_class(value, _with(_Flagged, kind))
             value._is_leaf, value._registered = is_leaf, OrderedDict()

@@ -412,8 +412,8 @@ def numbers(layouts: Sequence[Layout | None], wanted: Sequence[int]) -> list[int
     for layout in layouts:
         starts.append(starts[-1] + count((layout,)))
     places: list[int] = []
-    for i in wanted:
-        places += range(starts[i], starts[i + 1])
+    for index in wanted:
+        places += range(starts[index], starts[index + 1])
     return places
 
 

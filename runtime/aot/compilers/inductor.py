@@ -164,7 +164,7 @@ def _compile(
         _keep_placeholders(lowered.graph, given)
         lowered.recompile()
         _mark_results_as_visible(lowered.graph)
-        values = [_with_known_sizes(inputs[i]) for i in given]
+        values = [_with_known_sizes(inputs[index]) for index in given]
         if limit is not None:
             inductor_trial.tried(lowered, values, limit, cpp_wrapper=cpp_wrapper)
         run = code_of(lowered, values, cpp_wrapper=cpp_wrapper)

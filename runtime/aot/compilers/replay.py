@@ -55,8 +55,8 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     writes: dict[int, int] = {}
     for node in graph.nodes:
         if placed:
-            for i in _inputs_written_by(node, numbers):
-                writes.setdefault(i, len(body.lines) + 2)  # for Python the first line is 1
+            for position in _inputs_written_by(node, numbers):
+                writes.setdefault(position, len(body.lines) + 2)  # for Python the first line is 1
         body.add(node)
     lines = ["def run(args):", *(f"    {line}" for line in body.lines)]
     run: Callable[[list[Any]], Any] = function(
@@ -172,11 +172,11 @@ def _items(node: fx.Node) -> dict[int, fx.Node]:
     for user in node.users:
         if user.target is not operator.getitem:
             return {}
-        i: Any = user.args[1]
+        position: Any = user.args[1]
         # an unpacked result has one name, and so one item
-        if type(i) is not int or i < 0 or i in items:
+        if type(position) is not int or position < 0 or position in items:
             return {}
-        items[i] = user
+        items[position] = user
     value = node.meta.get("val")
     if not isinstance(value, (list, tuple)) or any(index >= len(value) for index in items):
         return {}

@@ -397,16 +397,16 @@ def _capture(piece: Piece, operands: Sequence[torch.Tensor], outside: list[torch
         ):
             states = trace.random_states = RandomStates([*generators_of(piece.run), *generators])
             with states:
-                outs, spec = pytree.tree_flatten(piece.run(*arguments[: len(operands)]))
+                outputs, spec = pytree.tree_flatten(piece.run(*arguments[: len(operands)]))
             if states.seedings:
                 raise RuntimeError(
                     f"{piece.what} makes a random generator or sets the state of one, "
                     f"and a graph of it makes draws alone. Do that outside.{call}"
                 )
-            outs = _separate(piece, list(map(entering.value, outs)), arguments, call)
+            outputs = _separate(piece, list(map(entering.value, outputs)), arguments, call)
         return [
             functional.read(output) if isinstance(output, FunctionalValue) else output
-            for output in outs
+            for output in outputs
         ]
 
     try:

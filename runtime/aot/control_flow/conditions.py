@@ -99,7 +99,7 @@ def _run_either(
     functions = map(of_tensors, (true_fn, false_fn))
     # captured in one go, so that both take the same tensors from outside
     pieces = [Piece("a branch of cond", function, copies=copies) for function in functions]
-    tensors_of_operands = [leaves[i] for i in at]
+    tensors_of_operands = [leaves[position] for position in at]
     (on_true, on_false), outside = captured(pieces, tensors_of_operands)
     _make_alike(on_true, on_false)
     return on_true.returned(
@@ -235,7 +235,9 @@ class _Cond(ControlFlow):
     def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
         """Save what the derivatives need."""
         pred, ctx.on_true, ctx.on_false, *operands = inputs
-        ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
+        ctx.floating = [
+            index for index, result in enumerate(output) if result.dtype in DIFFERENTIABLE
+        ]
         # no zeros in place of None: zero times an infinite derivative is NaN
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(pred, *operands)
@@ -252,7 +254,7 @@ class _Cond(ControlFlow):
             for index, tensor in enumerate(operands)
             if tensor.dtype in DIFFERENTIABLE and ctx.needs_input_grad[index + 3]
         ]
-        floating = [i for i in ctx.floating if grads[i] is not None]
+        floating = [position for position in ctx.floating if grads[position] is not None]
 
         def pull_back(branch: Branch) -> Callable[..., object]:
             """Return the pullback of a branch, as a branch."""
@@ -260,7 +262,7 @@ class _Cond(ControlFlow):
             def pull(*args: torch.Tensor) -> object:
                 values, cotangents = args[: len(operands)], args[len(operands) :]
                 function = _function_of(branch, values, moving, floating)
-                _, pullback = vjp(function, *(values[i] for i in moving))
+                _, pullback = vjp(function, *(values[position] for position in moving))
                 return pullback(cotangents)
 
             return pull
@@ -269,7 +271,7 @@ class _Cond(ControlFlow):
             pred,
             pull_back(ctx.on_true),
             pull_back(ctx.on_false),
-            (*operands, *(grads[i] for i in floating)),
+            (*operands, *(grads[position] for position in floating)),
             copies=True,  # a gradient may be the cotangent itself
         )
         of_operands = dict(zip(moving, gradients, strict=True))
@@ -289,12 +291,14 @@ class _Cond(ControlFlow):
             def push(*args: torch.Tensor) -> object:
                 values, directions = args[: len(operands)], args[len(operands) :]
                 function = _function_of(branch, values, moving, floating)
-                _, tangent = jvp(function, tuple(values[i] for i in moving), directions)
+                _, tangent = jvp(
+                    function, tuple(values[position] for position in moving), directions
+                )
                 return tangent
 
             return push
 
-        arguments = (*operands, *(tangents[3 + i] for i in moving))
+        arguments = (*operands, *(tangents[3 + position] for position in moving))
         results = _run_either(
             pred, push_forward(ctx.on_true), push_forward(ctx.on_false), arguments, copies=True
         )
@@ -353,8 +357,8 @@ def _function_of(
     """
 
     def function(*some: torch.Tensor) -> Tensors:
-        outs = run(branch, replaced(values, moving, some))
-        return tuple(outs[i] for i in floating)
+        outputs = run(branch, replaced(values, moving, some))
+        return tuple(outputs[index] for index in floating)
 
     return function
 
@@ -362,8 +366,8 @@ def _function_of(
 def replaced(values: Sequence[object], at: Sequence[int], new: Sequence[object]) -> list[Any]:
     """Return ``values`` with the items of ``new`` at the places ``at``."""
     exchanged = list(values)
-    for i, value in zip(at, new, strict=True):
-        exchanged[i] = value
+    for index, value in zip(at, new, strict=True):
+        exchanged[index] = value
     return exchanged
 
 
@@ -383,8 +387,8 @@ def _record(
     with drawing(trace, on_true, on_false), without_modes():
         if trace.abstraction is None:
             branches = (transformable(on_true.module), transformable(on_false.module))
-            outs = chosen(trace.lowered(pred), *branches, trace.lowered_args(operands))
+            outputs = chosen(trace.lowered(pred), *branches, trace.lowered_args(operands))
         else:
-            outs = abstract_results(trace, on_true, operands)
-    noted: Tensors = trace.noted(_OPERATOR, (nodes[0], *modules, tuple(nodes[1:])), tuple(outs))
+            outputs = abstract_results(trace, on_true, operands)
+    noted: Tensors = trace.noted(_OPERATOR, (nodes[0], *modules, tuple(nodes[1:])), tuple(outputs))
     return noted

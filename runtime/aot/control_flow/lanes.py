@@ -30,9 +30,9 @@ def batched(
     ``in_dims``: of each argument the batch dimension, None for one that is no batch. Its results
     are batches along dimension 0, or as ``out_dims`` says.
     """
-    outs: tuple[int | None, ...] = (0,) * len(branch.results())
+    result_dims: tuple[int | None, ...] = (0,) * len(branch.results())
     if out_dims is not None:
-        outs = tuple(out_dims)
+        result_dims = tuple(out_dims)
 
     def on_all(*args: torch.Tensor) -> Tensors:
         """Run the branch on all elements."""
@@ -40,20 +40,22 @@ def batched(
             results = vmap(
                 transformable(branch.module),
                 in_dims=tuple(in_dims),
-                out_dims=outs,
+                out_dims=result_dims,
                 randomness=info.randomness,
             )(*args)
         # no argument is a batch, but each element draws for itself
         elif draws(branch):
             count = torch.empty(info.batch_size)  # its length is the only thing that is used
             module = transformable(branch.module)
-            on_batch = vmap(lambda _: module(*args), out_dims=outs, randomness=info.randomness)
+            on_batch = vmap(
+                lambda _: module(*args), out_dims=result_dims, randomness=info.randomness
+            )
             results = on_batch(count)
         else:
             plain = run(branch, args)
             results = tuple(
                 result if dim is None else result.expand(info.batch_size, *result.shape)
-                for result, dim in zip(plain, outs, strict=True)
+                for result, dim in zip(plain, result_dims, strict=True)
             )
         return results  # type: ignore[no-any-return]
 

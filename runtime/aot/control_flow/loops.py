@@ -306,7 +306,9 @@ class _While(ControlFlow):
     def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
         """Save what the derivatives need."""
         ctx.condition, ctx.body, ctx.n, *operands = inputs
-        ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
+        ctx.floating = [
+            index for index, result in enumerate(output) if result.dtype in DIFFERENTIABLE
+        ]
         # a missing cotangent becomes zeros, unlike in a `cond`: the loop backward carries one of
         # each floating value from step to step
         ctx.save_for_backward(*operands)
@@ -354,11 +356,14 @@ class _While(ControlFlow):
             def last_step(*some: torch.Tensor) -> Tensors:
                 """Take one step, as a function of what is differentiated."""
                 given = replaced(before, floating, some[: len(floating)])
-                outs = run(ctx.body, (*given, *replaced(rest, wanted, some[len(floating) :])))
-                return tuple(outs[i] for i in floating)
+                outputs = run(ctx.body, (*given, *replaced(rest, wanted, some[len(floating) :])))
+                return tuple(outputs[i] for i in floating)
 
             cotangents, sums = state[: len(floating)], state[len(floating) :]
-            primals = (*(before[i] for i in floating), *(rest[i] for i in wanted))
+            primals = (
+                *(before[i] for i in floating),
+                *(rest[i] for i in wanted),
+            )
             _, pullback = vjp(last_step, *primals)
             pulled = pullback(cotangents)
             # every step uses the other arguments, so their gradients are sums over the steps
@@ -393,12 +398,15 @@ class _While(ControlFlow):
             def advance(*some: torch.Tensor) -> tuple[Tensors, Tensors]:
                 """Take one step, as a function of what has a tangent."""
                 given = replaced(carry, floating, some[: len(floating)])
-                outs = run(ctx.body, (*given, *replaced(rest, moved, some[len(floating) :])))
-                return tuple(outs[i] for i in floating), outs
+                outputs = run(ctx.body, (*given, *replaced(rest, moved, some[len(floating) :])))
+                return tuple(outputs[i] for i in floating), outputs
 
-            primals = (*(carry[i] for i in floating), *(rest[i] for i in moved))
-            _, pushed, outs = jvp(advance, primals, (*along, *directions), has_aux=True)
-            return (*outs, *pushed)
+            primals = (
+                *(carry[i] for i in floating),
+                *(rest[i] for i in moved),
+            )
+            _, pushed, outputs = jvp(advance, primals, (*along, *directions), has_aux=True)
+            return (*outputs, *pushed)
 
         # a value without a tangent may have one after a step, and a carry never grows
         along = [
@@ -532,12 +540,12 @@ def _record(
     with drawing(trace, condition, body), without_modes():
         if trace.abstraction is None:
             inner = trace.lowered_args(operands)
-            outs = chosen_loop(
+            outputs = chosen_loop(
                 transformable(condition.module), transformable(body.module), inner[:n], inner[n:]
             )
         else:
-            outs = abstract_results(trace, body, operands)
+            outputs = abstract_results(trace, body, operands)
     noted: Tensors = trace.noted(
-        _OPERATOR, (*modules, tuple(nodes[:n]), tuple(nodes[n:])), tuple(outs)
+        _OPERATOR, (*modules, tuple(nodes[:n]), tuple(nodes[n:])), tuple(outputs)
     )
     return noted

@@ -86,7 +86,7 @@ class _OutDtype(ControlFlow):
 
         def compute() -> Tensors:
             """Compute the result by torch's operator, or by its parts."""
-            plain = [unwrap(args[i]) for i in at]
+            plain = [unwrap(args[index]) for index in at]
             of_level = any(isinstance(tensor, Value) for tensor in plain)
             # Here torch's operator would call this function again, or not know the mode. The parts
             # are calls of ATen, which every level and mode knows.
@@ -94,7 +94,7 @@ class _OutDtype(ControlFlow):
                 return (_compute_by_parts(op, dtype, args),)
             return (_OPERATOR(op, dtype, *replaced(args, at, plain)),)
 
-        tensors = [args[i] for i in at]
+        tensors = [args[index] for index in at]
         return through_levels(
             tensors, again, lambda trace: (_record(trace, op, dtype, args, at),), compute
         )[0]
@@ -106,8 +106,8 @@ class _OutDtype(ControlFlow):
         at = _tensors_at(args)
         ctx.args = replaced(args, at, [None] * len(at))
         ctx.at = at
-        ctx.save_for_backward(*(args[i] for i in at))
-        ctx.save_for_forward(*(args[i] for i in at))
+        ctx.save_for_backward(*(args[index] for index in at))
+        ctx.save_for_forward(*(args[index] for index in at))
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[object, ...]:
@@ -115,10 +115,12 @@ class _OutDtype(ControlFlow):
         args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
         # the inputs of the Function begin with the op and the dtype
         moving = [
-            i for i in ctx.at if args[i].dtype in DIFFERENTIABLE and ctx.needs_input_grad[i + 2]
+            index
+            for index in ctx.at
+            if args[index].dtype in DIFFERENTIABLE and ctx.needs_input_grad[index + 2]
         ]
         function = _function_of(ctx.op, ctx.dtype, args, moving)
-        _, pullback = vjp(function, *(args[i] for i in moving))
+        _, pullback = vjp(function, *(args[index] for index in moving))
         gradients = pullback(g)
         return (None, None, *replaced([None] * len(args), moving, gradients))
 
@@ -127,7 +129,9 @@ class _OutDtype(ControlFlow):
         """Return the tangents of the results."""
         args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
         moving = [index for index, tangent in enumerate(tangents[2:]) if tangent is not None]
-        primals, directions = (tuple(x[i] for i in moving) for x in (args, tangents[2:]))
+        primals, directions = (
+            tuple(x[position] for position in moving) for x in (args, tangents[2:])
+        )
         _, tangent = jvp(_function_of(ctx.op, ctx.dtype, args, moving), primals, directions)
         return tangent
 
@@ -143,18 +147,18 @@ class _OutDtype(ControlFlow):
         at = _tensors_at(args)
         each = vmap(
             _function_of(op, dtype, args, at),
-            tuple(in_dims[2 + i] for i in at),
+            tuple(in_dims[2 + index] for index in at),
             randomness=info.randomness,
         )
-        return each(*(args[i] for i in at)), 0
+        return each(*(args[index] for index in at)), 0
 
 
 def _record(
     trace: Trace, op: OpOverload, dtype: torch.dtype, args: Sequence[object], at: Sequence[int]
 ) -> torch.Tensor:
     """Write one call to the graph of ``trace``."""
-    nodes = replaced(args, at, [trace.lower_output(args[i]) for i in at])
-    inner = replaced(args, at, trace.lowered_args([args[i] for i in at]))
+    nodes = replaced(args, at, [trace.lower_output(args[index]) for index in at])
+    inner = replaced(args, at, trace.lowered_args([args[index] for index in at]))
     with without_modes():
         if trace.abstraction is None:
             out = _OPERATOR(op, dtype, *inner)

@@ -156,8 +156,8 @@ def _stepwise(
     """
     carry, each = init, []
     order = range(moved[0].shape[0])
-    for i in reversed(order) if reverse else order:
-        carry, y = step(carry, pytree.tree_unflatten([x[i] for x in moved], spec))
+    for index in reversed(order) if reverse else order:
+        carry, y = step(carry, pytree.tree_unflatten([x[index] for x in moved], spec))
         each.append(y)
     if reverse:
         each.reverse()
@@ -253,8 +253,8 @@ def _scan_values(
 
     def step(carry: Sequence[torch.Tensor], x: Sequence[torch.Tensor]) -> tuple[object, object]:
         """Run the body once."""
-        outs = body(*carry, *x, *rest)
-        return list(outs[:count]), list(outs[count:])
+        outputs = body(*carry, *x, *rest)
+        return list(outputs[:count]), list(outputs[count:])
 
     carry, ys = _along(step, init, xs)
     return (*carry, *ys)
@@ -365,7 +365,9 @@ class _Scan(ControlFlow):
     def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
         """Save what the derivatives need."""
         ctx.body, ctx.n, ctx.m, *operands = inputs
-        ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
+        ctx.floating = [
+            index for index, result in enumerate(output) if result.dtype in DIFFERENTIABLE
+        ]
         # no zeros in place of None: zero times an infinite derivative is NaN
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*operands)
@@ -398,8 +400,8 @@ class _Scan(ControlFlow):
 
             def step(*some: torch.Tensor) -> Tensors:
                 """Take one step, as a function of what is differentiated."""
-                outs = run(ctx.body, replaced(given, numbers, some))
-                return tuple(outs[i] for i in floating)
+                outputs = run(ctx.body, replaced(given, numbers, some))
+                return tuple(outputs[position] for position in floating)
 
             _, pullback = vjp(step, *(given[index] for index in numbers))
             pulled = pullback((*cotangents, *each[n + m :]))
@@ -411,10 +413,10 @@ class _Scan(ControlFlow):
 
         # a scan from the last step to the first one
         start = [
-            *(_or_zeros(grads[i], operands[i]) for i in moving.carry),
-            *(torch.zeros_like(operands[i]) for i in moving.rest),
+            *(_or_zeros(grads[position], operands[position]) for position in moving.carry),
+            *(torch.zeros_like(operands[position]) for position in moving.rest),
         ]
-        elements = [*before, *xs, *(grads[i] for i in floating if i >= n)]
+        elements = [*before, *xs, *(grads[position] for position in floating if position >= n)]
         final, of_each = _along(back, start, [element.flip(0) for element in elements])
         of_operands = [*final[:n_moving], *(y.flip(0) for y in of_each), *final[n_moving:]]
         gradients: list[object] = [None] * len(operands)
@@ -462,22 +464,22 @@ class _Scan(ControlFlow):
 
             def advance(*some: torch.Tensor) -> tuple[Tensors, Tensors]:
                 """Take one step, as a function of what has a tangent."""
-                outs = run(ctx.body, replaced(given, numbers, some))
-                return tuple(outs[i] for i in floating), outs
+                outputs = run(ctx.body, replaced(given, numbers, some))
+                return tuple(outputs[position] for position in floating), outputs
 
-            _, pushed, outs = jvp(
+            _, pushed, outputs = jvp(
                 advance,
                 tuple(given[index] for index in numbers),
                 (*state[n:], *each[m:], *fixed),
                 has_aux=True,
             )
-            return [*outs[:n], *pushed[: len(carry_out)]], list(pushed[len(carry_out) :])
+            return [*outputs[:n], *pushed[: len(carry_out)]], list(pushed[len(carry_out) :])
 
         carry = [*operands[:n], *_select(moved, moving.carry)]
         elements = [*operands[n : n + m], *_select(moved, moving.elements)]
         final, ys = _along(step, carry, elements)
         of_results = dict(zip(floating, [*final[n:], *ys], strict=True))
-        return tuple(of_results.get(i) for i in range(len(ctx.body.results())))
+        return tuple(of_results.get(position) for position in range(len(ctx.body.results())))
 
     @staticmethod
     def vmap(
@@ -507,8 +509,8 @@ class _Scan(ControlFlow):
             state: Sequence[torch.Tensor], x: Sequence[torch.Tensor]
         ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
             """Take one step of the whole batch."""
-            outs = each(*state, *x, *rest)
-            return list(outs[:n]), list(outs[n:])
+            outputs = each(*state, *x, *rest)
+            return list(outputs[:n]), list(outputs[n:])
 
         final, ys = _along(step, carry, xs)
         return (*final, *ys), (*(0 for _ in final), *(1 for _ in ys))
@@ -524,7 +526,7 @@ def _record(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[objec
     inner = trace.lowered_args(operands)
     with drawing(trace, body), without_modes():
         if trace.abstraction is None:
-            outs = _scan_values(
+            outputs = _scan_values(
                 transformable(body.module), inner[:n], inner[n : n + m], inner[n + m :]
             )
         else:
@@ -534,8 +536,8 @@ def _record(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[objec
                 slices = [*inner[:n], *(x[0] for x in inner[n : n + m]), *inner[n + m :]]
             each = abstract_results(trace, body, slices)
             with trace.abstraction.running():
-                outs = (*each[:n], *(y.new_empty((length, *y.shape)) for y in each[n:]))
+                outputs = (*each[:n], *(y.new_empty((length, *y.shape)) for y in each[n:]))
     if n:
-        noted: Tensors = trace.noted(_OPERATOR, (module, carry, xs, tuple(rest)), tuple(outs))
+        noted: Tensors = trace.noted(_OPERATOR, (module, carry, xs, tuple(rest)), tuple(outputs))
         return noted
-    return trace.noted(torch.ops.higher_order.map_impl, (module, xs, rest), tuple(outs))  # type: ignore[no-any-return]
+    return trace.noted(torch.ops.higher_order.map_impl, (module, xs, rest), tuple(outputs))  # type: ignore[no-any-return]

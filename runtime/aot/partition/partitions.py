@@ -101,7 +101,7 @@ def min_cut_rematerialization_partition(
         may_recompute = _one_of(recomputable_ops)
     # without a budget one cut is enough; with one, several are compared
     parts = Parts(joint_module, num_fwd_outputs, joint_inputs)
-    static = {parts.primals[i] for i in static_lifetime_input_indices or ()}
+    static = {parts.primals[index] for index in static_lifetime_input_indices or ()}
     network = Network(parts, static, may_recompute or recomputable)
     if memory_budget == 1:
         return parts.cut(network.cut())

@@ -177,7 +177,7 @@ def _places(indices: list[object], flags: list[bool]) -> tuple[list[int], int, b
     ``x[index][:, [0, 1]]``, in which the indexed dimensions are adjacent.
     """
     at = [dim for dim, index in enumerate(indices) if index is not None]
-    proper = [i for i in at if not _is_number(indices[i], flags[i])]
+    proper = [position for position in at if not _is_number(indices[position], flags[position])]
     if not proper:
         return at, 0, False
     first, last = proper[0], proper[-1]

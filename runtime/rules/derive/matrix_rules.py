@@ -63,8 +63,8 @@ def trailing_or_empty(
 ) -> object:
     """Run an op as ``trailing`` does. It returns an empty vector in place of a matrix that the
     caller did not ask for."""
-    outs = trailing(func, size, batched, args, kwargs)
-    return tuple(_with_batch(output, size) for output in outs)
+    outputs = trailing(func, size, batched, args, kwargs)
+    return tuple(_with_batch(output, size) for output in outputs)
 
 
 def _with_batch(out: torch.Tensor, size: int) -> torch.Tensor:

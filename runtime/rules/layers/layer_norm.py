@@ -171,7 +171,7 @@ def _layer_backward_batch(
     gx = gw = gb = None
     if mask[0]:
         # the kernel takes one weight for all rows, so a batch of weights goes into the cotangent
-        full = [batch.expand(args[i], batched[i], size).contiguous() for i in (1, 3, 4)]
+        full = [batch.expand(args[index], batched[index], size).contiguous() for index in (1, 3, 4)]
         shared_weight, scaled_g = weight, g
         if batched[5]:
             shared_weight, scaled_g = None, g * weight.reshape(size, *(1,) * len(lead), *shape)

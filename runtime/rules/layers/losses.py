@@ -58,7 +58,7 @@ def broadcasted(
     """Return ``args`` with all tensors broadcast to one physical shape, (size, *shape). Numbers and
     None stay. Example: a batch (B, n) and a target (m, n) both become (B, m, n)."""
     at = [index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)]
-    rank = max(args[i].dim() - bool(batched[i]) for i in at)
+    rank = max(args[position].dim() - bool(batched[position]) for position in at)
 
     def shape(t: torch.Tensor, has_batch: bool) -> torch.Tensor:
         """Return ``t`` with its batch in front, and as many dimensions as the widest one."""
@@ -66,10 +66,10 @@ def broadcasted(
             return batch.insert_dims(t, size, rank + 1 - t.dim())
         return t.unsqueeze(0)
 
-    shaped = [shape(args[i], batched[i]) for i in at]
+    shaped = [shape(args[position], batched[position]) for position in at]
     out = list(args)
-    for i, tensor in zip(at, _broadcast_tensors(*shaped), strict=True):
-        out[i] = tensor
+    for position, tensor in zip(at, _broadcast_tensors(*shaped), strict=True):
+        out[position] = tensor
     return out
 
 

@@ -217,8 +217,8 @@ class _Indices:
             # the mask of each sample decides which of its elements are picked
             owners = place.owners(size, mask.device)[indices[place.dim]]
             of_true = listed(0, owners, size)
-        for i, index in enumerate(indices):
-            self._add(dim + i, index, of_true)
+        for position, index in enumerate(indices):
+            self._add(dim + position, index, of_true)
 
     def place(self) -> Place | None:
         """Return where the samples lie in the result by the indices, or None."""

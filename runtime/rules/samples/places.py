@@ -333,12 +333,12 @@ def place_of(owners: Tensor, size: int) -> Place | None:
 def common_owners(owners: Tensor, dim: int) -> Tensor | None:
     """Return the one sample to which all elements at each index of a dimension belong. None if
     they belong to several, or to none, since there are no elements."""
-    n = owners.shape[dim]
+    size = owners.shape[dim]
     if not owners.numel():
-        if n:
+        if size:
             return None
         return owners.new_zeros(0)
-    by_dim = owners.movedim(dim, 0).reshape(n, -1)
+    by_dim = owners.movedim(dim, 0).reshape(size, -1)
     if not bool((by_dim == by_dim[:, :1]).all()):
         return None
     return by_dim[:, 0]

@@ -212,18 +212,18 @@ def _select_back(g: Tensor, self_nested: NestedMeta, dim: int, index: int) -> Te
             kernels.select_backward(part, shape, _within(dim), index)
             for part, shape in zip(g.unbind(), shapes, strict=True)
         )
-    gs: list[Tensor | None] = [None] * len(shapes)
-    gs[index] = g
-    return nest(_fill_with_zeros(gs, shapes))
+    cotangents: list[Tensor | None] = [None] * len(shapes)
+    cotangents[index] = g
+    return nest(_fill_with_zeros(cotangents, shapes))
 
 
 def _narrow_back(g: Tensor, self_nested: NestedMeta, start: int, length: int) -> Tensor:
     """Return the gradient of consecutive components."""
     shapes = self_nested.parts()
-    gs: list[Tensor | None] = [None] * len(shapes)
+    cotangents: list[Tensor | None] = [None] * len(shapes)
     start %= len(shapes)
-    gs[start : start + length] = g.unbind()
-    return nest(_fill_with_zeros(gs, shapes))
+    cotangents[start : start + length] = g.unbind()
+    return nest(_fill_with_zeros(cotangents, shapes))
 
 
 def _join_back(gs: Gradients, result_nested: Sequence[NestedMeta], dim: int) -> Tensor:
