@@ -71,7 +71,7 @@ class TierCells:
 
     @property
     def cells(self) -> int:
-        """Return how many cases a run of the tier has."""
+        """Count the cases of a run of the tier."""
         return sum(mask.bit_count() for mask in self.chosen)
 
 

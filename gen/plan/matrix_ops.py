@@ -297,7 +297,7 @@ class _Resolver:
     def _row(
         self, name: str, family_name: str, family: Family, row: OpRow, path: Path
     ) -> dict[str, object]:
-        """Return what run time needs of a row, beyond the facts of OpInfo."""
+        """Return the facts of a row that run time needs beyond those of OpInfo."""
         data = self._loaded.source.data
         written = _at(data, path)
         row_at_run_time: dict[str, object] = {}
@@ -368,7 +368,7 @@ def _facts(facts_of_catalog: Facts | None, row: OpRow) -> frozenset[str]:
 
 
 def _kinds_of_arguments(row: OpRow) -> set[str]:
-    """Return which kinds of arguments the described samples of a row have.
+    """Return the kinds of arguments that the described samples of a row have.
 
     What a function makes is not known here: nothing is imported.
     """

@@ -106,7 +106,7 @@ def told(error: BaseException) -> str:
 
 
 def _report_of_crash(error: Crashed) -> str:
-    """Return how a process died, and the frames that it was in, without those of the harness."""
+    """Describe the death of a process and its last frames, without those of the harness."""
     lines = [line.strip() for line in error.stack.splitlines() if line.startswith("  File ")]
     frames = list(takewhile(lambda line: f'"{_HARNESS}' not in line, lines))[:_FRAMES]
     report = [str(error)]
@@ -155,7 +155,7 @@ class Runner:
     def run(
         self, item: pytest.Function, limit: float | None, *, alone: bool = False
     ) -> Ran | tuple[int | None, str, Crashed]:
-        """Return what the cell came to.
+        """Return the outcome of the cell.
 
         If its process was lost: the sample that ran, its description, and how it was lost. `alone`:
         the cell gets a process of its own.

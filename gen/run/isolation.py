@@ -106,14 +106,14 @@ class Worker:
             _CLOCK.pack_into(self._clock, 0, spent + time.perf_counter() - begin, 0.0)
 
     def _time_outside(self) -> float:
-        """Return how many seconds of the present call have not counted."""
+        """Return the seconds of the present call that do not count."""
         spent, since = _CLOCK.unpack_from(self._clock)
         if since:
             spent += time.perf_counter() - since
         return min(float(spent), _LONGEST)
 
     def _time_in_queue(self) -> float:
-        """Return how many seconds the process has waited for a processor; 0 if no system tells."""
+        """Return the seconds that the process has waited for a processor, 0 if unknown."""
         try:
             words = Path(f"/proc/{self._pid}/schedstat").read_text().split()
         except OSError:  # another system than Linux, or a process that has ended
@@ -252,7 +252,7 @@ def _wait_for(pid: int, seconds: float) -> int | None:
 
 
 def _cause(status: int) -> str:
-    """Return how a process ended, in words: "exit status 3" or "SIGSEGV"."""
+    """Describe the end of a process: "exit status 3" or "SIGSEGV"."""
     if not os.WIFSIGNALED(status):
         return f"exit status {os.waitstatus_to_exitcode(status)}"
     number = os.WTERMSIG(status)

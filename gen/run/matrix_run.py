@@ -94,7 +94,7 @@ class Run:
         return limit_of(family_of(item.module), cell, cells, self.timeout)
 
     def _samples(self) -> str | int:
-        """Return which samples of a cell run: all, the usual ones, or the one of a number."""
+        """Return the choice of samples: all, the usual ones, or the one with a number."""
         if self.all_samples:
             return "all"
         return "usual" if self.sample is None else self.sample
@@ -148,7 +148,7 @@ def run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> R
 
 
 def _counter_asked_for(option: argparse.Namespace) -> DispatcherCalls | None:
-    """Return what counts the calls of the dispatcher, if the run is to."""
+    """Return the counter of the dispatcher's calls, or None if the run counts none."""
     if option.overloads is None:
         return None
     from gen.run.dispatcher_calls import DispatcherCalls  # it needs torch
@@ -171,7 +171,7 @@ def since_asked_for(config: pytest.Config, run: Run) -> Since:
 
 
 def recorder_of(config: pytest.Config, run: Run) -> Recorder:
-    """Return what writes the results. Only one process of a run has it, workers have not."""
+    """Return the recorder of the results. Only one process of a run has it, and no worker."""
     target = run.settings.target
     if not built_in(target) or run.rules is not None:
         # what does not load stops the run here, whether or not workers are to run it

@@ -115,7 +115,7 @@ class OtherPython:
 
 
 def _advice(job: Job) -> str:
-    """Return what to do if a job has no cell."""
+    """Return advice for a job without cells."""
     if not job.select:
         return f"`python -m gen list` names those of {job.tests}"
     return f"-k {job.select!r} matches none, and `python -m gen list` names those there are"

@@ -319,7 +319,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def _ran_apart(item: pytest.Function, cell: Cell, run: Run, runner: Runner) -> Ran:
-    """Return what a cell came to, which runs in another process where that is possible."""
+    """Run a cell, in another process if possible, and return its outcome."""
     alone = cell.alone or (run.since is not None and run.since.notes)
     ran = runner.run(item, run.limit(item, cell), alone=alone)
     if not isinstance(ran, Ran):

@@ -52,7 +52,7 @@ class Declared:
 
 
 def declared(folder: Path) -> Declared:
-    """Return what the matrix in `folder` declares.
+    """Return the targets and devices that the matrix in `folder` declares.
 
     Without a readable one: the target `runtime`, no targets of its own, and no devices.
     """

@@ -170,7 +170,7 @@ class Recorder:
         return not severe and session.testsfailed == self._failed_reports
 
     def _count_severe(self, cells: Sequence[CellResult]) -> int:
-        """Return how many failures ``--fail-on`` and ``--baseline`` are about."""
+        """Count the failures that ``--fail-on`` and ``--baseline`` are about."""
         new = cells if self.baseline is None else self.baseline.new_failures(cells)
         return count_severe(counts_by_severity(new), self.fail_on or Severity.STALE)
 

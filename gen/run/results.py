@@ -298,7 +298,7 @@ def parse_cell(line: str) -> CellResult:
 
 
 def _record(line: bytes) -> dict[str, object] | CellResult | None:
-    """Return what a line says. None for a line of another kind, as a newer version may write."""
+    """Parse a line. None for a line of another kind, which a newer version may write."""
     data = json.loads(line.decode("utf-8"))
     match data["event"]:
         case "run":

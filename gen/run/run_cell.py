@@ -217,7 +217,7 @@ def _may_compile() -> bool:
 
 
 def _failed(verdict: Verdict) -> Failed | None:
-    """Return how severe a failure is, and its cause. None if the cell did not fail."""
+    """Return the severity of a failure, and its cause. None if the cell did not fail."""
     if not verdict.failed:
         return None
     severity, worst = most_severe(verdict.failures)
@@ -242,7 +242,7 @@ def _both_sides(failure: FailedSample) -> tuple[str, str]:
 
 
 def lost(entries: Mapping[str, Known], sample: int | None, description: str, error: Crashed) -> Ran:
-    """Return what a cell came to whose process was lost."""
+    """Return the outcome of a cell whose process was lost."""
     from gen.checks.case import SampleFailure
     from gen.run.verdict import settle
 

@@ -27,7 +27,7 @@ def installed() -> str:
 
 
 def path_of(version: str) -> Path:
-    """Where the facts of a version are."""
+    """Return the path of the file with the facts of a version."""
     return LOCKS / f"torch-{version}.json"
 
 

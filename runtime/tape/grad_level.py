@@ -262,7 +262,7 @@ class GradLevel(Tape):
 
 
 def _metas_of(results: Sequence[object], op: Op, args: Sequence[object]) -> tuple[object, ...]:
-    """Return what a node notes of each result of a call, None for one that is no tensor."""
+    """Return the facts that a node keeps of each result of a call, None for other objects."""
     try:
         return tuple(
             (output.shape, output.dtype) if isinstance(output, torch.Tensor) else None

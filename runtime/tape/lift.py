@@ -85,7 +85,7 @@ def _is_simple(tensor: object, base: object) -> bool:
 
 
 def users(tensor: torch.Tensor) -> int:
-    """Return how many tensors share the storage of ``tensor``, itself included."""
+    """Count the tensors that share the storage of ``tensor``, itself included."""
     storage: Any = storage_of(tensor)
     # `storage`, made here, is a user itself
     return int(storage_use_count(storage._cdata)) - 1

@@ -139,7 +139,7 @@ class OpNode(Node):
         self.saved = saved
 
     def _pack_operand(self, value: object, at: int, reader: Any) -> object:
-        """Return what is saved of operand ``at``, which is ``value``."""
+        """Return the form in which operand ``at``, which is ``value``, is saved."""
         if reader is not None and value is not None:
             return reader(value)
         if isinstance(value, torch.Tensor):

@@ -76,7 +76,7 @@ def unfollowed() -> Iterator[None]:
 
 
 def current_stand_in() -> Any:
-    """Return what handles this thread's calls of the session, or None."""
+    """Return the handler of this thread's calls of the session, or None."""
     if not STAND_INS:
         return None
     return STAND_IN.session

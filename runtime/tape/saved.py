@@ -281,7 +281,7 @@ class SavedTensor:
 
     @property
     def data(self) -> Any:
-        """Return what is stored: the tensor itself, or the result of the pack hook."""
+        """Return the stored object: the tensor itself, or the result of the pack hook."""
         saved = self._slots[self._index]
         if type(saved) is Packed:
             return saved.payload

@@ -131,7 +131,7 @@ class GradValue(Value):
 
     @property
     def output_nr(self) -> int:  # type: ignore[override]
-        """Return which output of its node this tensor is, 0 without a node."""
+        """Return the number of the node's output that this tensor is, 0 without a node."""
         edge = edge_of(self)
         if edge is None:
             return 0

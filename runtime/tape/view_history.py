@@ -489,7 +489,7 @@ class CopySlices(Node):
         return (of_base, *(out[index] for index in self.others))
 
     def _wanted_of_inner(self, wanted: Any) -> list[bool]:
-        """Return which edges of the inner node are wanted, from ``wanted`` of this node."""
+        """Return the wanted edges of the inner node, from ``wanted`` of this node."""
         of_inner = [False] * len(self.inner_node.edges)
         # edge 0 is that of the base
         for place, index in enumerate(self.others, 1):

@@ -44,7 +44,7 @@ class OpAtLevel:
         return [cell.outcome for cell in self.cells]
 
     def count(self, *outcomes: str) -> int:
-        """Return how many cells came to one of these outcomes."""
+        """Count the cells with one of these outcomes."""
         return sum(map(self.outcomes.count, outcomes))
 
 
@@ -68,7 +68,7 @@ class LevelRun:
         return chosen
 
     def _place(self, check: str, cell: Cell) -> tuple[int, int] | None:
-        """Return where a cell stands in the order of the levels. None if it is outside."""
+        """Return the level and the rank of a cell. None if no level has it."""
         for level in self.levels:
             if level.has(cell.op, check, cell.dtype, cell.axes):
                 return level.number, level.rank(cell.op) or 0
@@ -128,7 +128,7 @@ class LevelRun:
 
 
 def _outcomes(ops: Iterable[OpAtLevel]) -> str:
-    """Return how many cells of some ops came to each outcome."""
+    """Count the cells of some ops by their outcome."""
     counts = Counter(chain.from_iterable(op.outcomes for op in ops))
     shown = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]]
     return " · ".join(shown) or "no cell ran"

@@ -93,7 +93,7 @@ def compare(root: Path, name: str, record: Record, options: Sequence[object]) ->
 
 
 def _declared_then(revision: Revision, root: Path) -> str:
-    """Return what `matrix.yaml` declared at a commit of targets and devices."""
+    """Return the targets and devices that `matrix.yaml` declared at a commit."""
     place = os.path.relpath(root / "matrix.yaml", revision.repository)
     text = revision.text(Path(place).as_posix())
     with tempfile.TemporaryDirectory() as folder:

@@ -88,7 +88,7 @@ class Unaffected:
         return frozenset(nodes)
 
     def _then(self, path: Path, name: str, now: str) -> str:
-        """Return what the tables said of a cell at the commit. Empty if they had no such cell."""
+        """Return the entries of a cell at the commit. Empty if its tables had no such cell."""
         if not is_generated(path):
             return now  # the whole file is a fact of the cell
         if path not in self._definitions_then:

@@ -152,7 +152,7 @@ class Cache:
         return None
 
     def _explain_miss(self, name: str, parts: Mapping[str, str]) -> str:
-        """Return what is new in a program, such as ``another guards and settings``.
+        """Name the differences to known programs, such as ``another guards and settings``.
 
         It is compared with the entries for the same graph. The one that differs least counts.
         """

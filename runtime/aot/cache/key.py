@@ -145,7 +145,7 @@ def _graph(module: fx.GraphModule) -> Iterator[object] | tuple[object, ...]:
 
 
 def _target(node: fx.Node, module: fx.GraphModule) -> object:
-    """Return what a node calls or reads. ``NoKey`` for a function that is no op."""
+    """Name the function or attribute of a node. Raise ``NoKey`` for a function that is no op."""
     if node.op == "call_function":
         func = node.target
         if isinstance(func, OpOverload):

@@ -146,7 +146,7 @@ def _parse(content: bytes) -> dict[str, object]:
 
 
 def _stat(file: os.DirEntry[str]) -> os.stat_result | None:
-    """Return what the file system says of a file; None if another process has removed it."""
+    """Return the status of a file, or None if another process has removed it."""
     try:
         return file.stat()
     except FileNotFoundError:

@@ -127,7 +127,7 @@ class CompiledProgram:
 
     @property
     def serves(self) -> Iterator[str]:
-        """Yield which function serves each graph and why, where a compiler chooses among some."""
+        """Yield the function that serves each graph, and why, if a compiler chooses one."""
         graphs: dict[str, Boxed | None] = {"forward": self.forward}
         if self.history is not None:
             graphs["backward"] = self.history.backward.function
@@ -138,11 +138,11 @@ class CompiledProgram:
 
     @property
     def summary(self) -> StateSummary:
-        """Return what the program reads and changes of Python's state, for people."""
+        """Describe the state of Python that the program reads and changes, for people."""
         return summarize(self.guard.state, self.effects.names)
 
     def __call__(self, call: Call) -> object:
-        """Return what the user's function returns for ``call``."""
+        """Run the program for ``call``, and return the results of the user's function."""
         begun = self.begin(call) if self.begin is not None else ()
         plain, history = call.plain, self.history
         # before the graph, which empties the list of its arguments

@@ -93,7 +93,7 @@ class Programs:
     def known(
         self, around: Kind, leaves: Sequence[object], entered: Call
     ) -> tuple[CompiledProgram, Call] | None:
-        """Return what :meth:`find` does, but None if there is no program yet."""
+        """Return the program that :meth:`find` returns, or None if there is no program yet."""
         tracked = not _inference()
         with self._lock:
             kinds, _ = self.kinds_of(around, entered)

@@ -21,7 +21,7 @@ class AOTModule(torch.nn.Module):
         self._compiled = aot_function(orig_module, *args, **kwargs)
 
     def forward(self, *args: object, **kwargs: object) -> Any:
-        """Return what ``orig_module`` returns, by its compiled programs."""
+        """Call ``orig_module`` by its compiled programs, and return its results."""
         return self._compiled(*args, **kwargs)
 
 

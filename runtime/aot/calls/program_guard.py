@@ -78,7 +78,7 @@ class ProgramGuard:
         return based.followed_by(outside)
 
     def moved(self) -> list[tuple[str, Any, Any]]:
-        """List what has changed in Python's state since the capture: name, old value, new value."""
+        """List the changes of Python's state since the capture: name, old value, new value."""
         changes = [
             (str(read), read.value, read.current()) for read in self.reads if not read.holds()
         ]

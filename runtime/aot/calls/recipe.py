@@ -50,7 +50,7 @@ class Leading(Protocol):
 
     @property
     def leading(self) -> int:
-        """Return how many arguments the caller puts first."""
+        """Count the arguments that the caller puts before those of the user."""
 
     def pinned(self, positions: Collection[int]) -> None:
         """Note that the program asks for the values of the numbers at ``positions``.

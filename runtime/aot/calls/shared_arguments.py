@@ -134,7 +134,7 @@ def _carries_write(base: Any, shown: Any) -> bool:
 
 
 def _lazy_form(tensor: torch.Tensor) -> tuple[torch.dtype, bool, bool]:
-    """Return how a tensor reads its memory, which is the same for all views that strides make."""
+    """Return the dtype and flags of a tensor's memory, which are the same for all strided views."""
     return tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 
@@ -224,7 +224,7 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
 
 
 def _targets_except(call: Call, members: set[int]) -> list[Target | None]:
-    """Return where the gradients of ``call`` go, except those of ``members``."""
+    """Return the edges for the gradients of ``call``, except those of ``members``."""
     wanted = [index for index, kind in enumerate(call.kinds) if kind[0]]
     return [
         target for index, target in zip(wanted, call.targets, strict=True) if index not in members
@@ -430,7 +430,7 @@ def _refuse_array(x: object, line: Line | None) -> NoReturn:
 
 
 def _place_of(tensor: torch.Tensor) -> Range:
-    """Return where the memory of ``tensor`` begins and ends; nowhere if it has none on the CPU."""
+    """Return the first and last address of a tensor's memory, if it has memory on the CPU."""
     # no array has memory of another device
     if tensor.device.type != "cpu":
         return 0, 0

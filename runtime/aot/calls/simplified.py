@@ -61,7 +61,7 @@ def of_state(mod: torch.nn.Module, names: Sequence[str]) -> Callable[..., object
 
 
 def plain(value: object) -> Any:
-    """Return what a tensor of the session holds; anything else as it is."""
+    """Return the plain tensor inside a tensor of the session, and anything else as it is."""
     if isinstance(value, torch.Tensor):
         return unwrap(value)
     return value
@@ -169,7 +169,7 @@ def _require_tuple(function: Callable[..., object]) -> Callable[..., object]:
     """Return ``function``, with a ``RuntimeError`` if it returns no tuple and no list."""
 
     def checked(*args: object) -> object:
-        """Return what ``function`` returns, if that is a tuple or a list."""
+        """Call ``function``, and refuse results that are neither a tuple nor a list."""
         out = function(*args)
         if not isinstance(out, (tuple, list)):
             raise RuntimeError(

@@ -246,7 +246,7 @@ class Group:
 
 
 def place_of(tensor: torch.Tensor) -> Place:
-    """Return where the elements of ``tensor`` lie in its storage."""
+    """Return the extent of the elements of ``tensor`` in its storage."""
     return tensor.shape, tensor.stride(), int(tensor.storage_offset())
 
 

@@ -181,7 +181,7 @@ class Input:
 
 
 def geometry(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...], int | torch.SymInt]:
-    """Return where the elements of ``tensor`` lie in its memory, with symbols as they are."""
+    """Return sizes, strides and offset of ``tensor`` in its memory, with symbols as they are."""
     return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
@@ -455,12 +455,12 @@ class Boundary:
 
     @property
     def n_forward(self) -> int:
-        """Return how many of the graph's results are not gradients."""
+        """Count the results of the graph that are not gradients."""
         return len(self.written) + len(self.tangents)
 
     @property
     def n_tangents(self) -> int:
-        """Return how many cotangents the graph takes."""
+        """Count the cotangents that the graph takes."""
         of_writes = sum(record.tangent is not None for record in self.inputs)
         of_results = sum(number is not None for number in self.tangents)
         return of_writes + of_results

@@ -66,14 +66,14 @@ class Joint:
 
     @property
     def n_forward(self) -> int:
-        """Return how many results of the graph are not gradients."""
+        """Count the results of the graph that are not gradients."""
         if self.layouts is None:
             return self.boundary.n_forward
         return count(self.layouts.results)
 
     @property
     def n_primals(self) -> int:
-        """Return how many placeholders of the graph are no tangents."""
+        """Count the placeholders of the graph that are not tangents."""
         if self.layouts is None:
             return len(self.boundary.inputs)
         return count(self.layouts.primals)

@@ -407,7 +407,7 @@ class JointLevel(ProgramTape):
 
 
 def _generations(memories: Sequence[Memory]) -> list[int]:
-    """Return how often each of ``memories`` was written to."""
+    """Count the writes to each of ``memories``."""
     return [memory.generation for memory in memories]
 
 

@@ -117,7 +117,7 @@ class Computed:
         return self._output_of_value(output, value)
 
     def _place_among_primals(self, output: torch.Tensor) -> int | None:
-        """Return which primal ``output`` is; None if it is none."""
+        """Return the number of the primal that ``output`` is, or None."""
         places = [self._places.get(id(output))]
         # an op that returns its argument gives a value of the tape
         if isinstance(output, GradValue):

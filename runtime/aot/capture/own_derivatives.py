@@ -141,7 +141,7 @@ def part_of(application: Application, places: Mapping[fx.Node, int]) -> Part | s
     ends = {*application.cotangents.values(), *application.outputs.values()}
 
     def inputs_within(node: fx.Node) -> list[fx.Node]:
-        """Return what ``node`` takes; nothing for an end, or for what the forward computed."""
+        """Return the inputs of ``node``. Empty for an end, and for a node of the forward."""
         if node in ends or places[node] <= places[last]:
             return []
         return node.all_input_nodes

@@ -170,7 +170,7 @@ class Primals:
         )
 
     def from_outside(self, tensor: torch.Tensor) -> Any:
-        """Return what the program sees in place of ``tensor``, which it closes over."""
+        """Return the value that stands for ``tensor``, which the program closes over."""
         refuse_opaque(unwrap(tensor))
         if composed(tensor) and any(map(_is_computed, flattened(tensor))):
             return self._value_for_composed(tensor)
@@ -285,7 +285,7 @@ class Primals:
     # what the program has done to a primal
 
     def record(self, index: int, add: Callable[[object, Edge | None], int | None]) -> Input:
-        """Return what the program has done to primal ``index``.
+        """Return the changes that the program has made to primal ``index``.
 
         ``add(value, history)``: adds the new value to the results of the graph, and returns the
         number of its cotangent.
@@ -545,5 +545,5 @@ def _refuse_shared_history(index: int, group: Group, memory: Memory) -> None:
 
 
 def _length(size: Sequence[int], stride: Sequence[int]) -> int:
-    """Return how many elements of memory a tensor spans, from its first to its last one."""
+    """Count the elements of memory that a tensor spans, from its first to its last one."""
     return 1 + sum((count - 1) * step for count, step in zip(size, stride, strict=True))

@@ -399,7 +399,7 @@ def key_of(layout: Layout | None) -> tuple[object, ...]:
 
 
 def count(layouts: Sequence[Layout | None]) -> int:
-    """Return how many plain tensors (or other values) the graph has for values of these layouts."""
+    """Count the plain tensors (or other values) of the graph for values of these layouts."""
     return sum(1 if layout is None else layout.n for layout in layouts)
 
 

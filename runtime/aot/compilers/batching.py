@@ -208,7 +208,7 @@ class _Lifetimes:
 
 
 def _key(node: fx.Node) -> Hashable | None:
-    """Return what the calls of a batch have in common; None for a call that is in none."""
+    """Return the key that calls of a batch have in common. None for a call that is in no batch."""
     if not _is_small_with_forms(node) or form(node.target, _ways(node)) is None:
         return None
     options = tuple((name, _constant(option)) for name, option in node.kwargs.items())
@@ -241,7 +241,7 @@ def _has_dtype(node: fx.Node, dtype: torch.dtype) -> bool:
 
 
 def _ways(node: fx.Node, once: bool = False) -> tuple[str, ...]:
-    """Return how a batch with the call ``node`` takes each argument.
+    """Return the way in which a batch with the call ``node`` takes each argument.
 
     ``once``: its second operand is one tensor for all calls.
     """
@@ -403,7 +403,7 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[
 
 
 def _argument_of_all(calls: Sequence[fx.Node], index: int, way: str) -> object:
-    """Return what one call in place of ``calls`` takes for their argument ``index``."""
+    """Return the argument ``index`` of the single call that replaces ``calls``."""
     if way in (ONE, NUMBER):
         return _argument(calls[0], index)
     return [_argument(call, index) for call in calls]

@@ -108,7 +108,7 @@ class _Process:
         return answer
 
     def _end(self) -> str:
-        """Return how the process has ended, as a clause of an error."""
+        """Describe the end of the process, as a clause of an error."""
         try:
             code = self._process.wait(GRACE)
         except subprocess.TimeoutExpired:
@@ -235,5 +235,5 @@ def tried(
 
 
 def _folders() -> list[str | None]:
-    """Return where Inductor and Triton store what they compile, None for their defaults."""
+    """Return the folders in which Inductor and Triton store code, None for their defaults."""
     return list(map(os.environ.get, _FOLDERS))

@@ -71,7 +71,7 @@ def _are_near(whole: fx.Node, pieces: Sequence[fx.Node]) -> bool:
 
 
 def _bytes_of(node: fx.Node) -> int:
-    """Return how much new memory the call ``node`` returns at most."""
+    """Return the most bytes of new memory that the call ``node`` returns."""
     if node.op != "call_function" or node.target is operator.getitem:
         return 0
     # of several results only some may be views
@@ -122,7 +122,7 @@ def _take_apart(graph: fx.Graph, node: fx.Node, pieces: Sequence[fx.Node], first
 
 
 def _starts(pieces: Sequence[fx.Node], dim: int) -> Iterator[int]:
-    """Yield where each piece begins along ``dim``."""
+    """Yield the start of each piece along ``dim``."""
     start = 0
     for piece in pieces:
         yield start

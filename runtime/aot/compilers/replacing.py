@@ -124,7 +124,7 @@ class Returned:
 
 
 def _offset(node: fx.Node) -> object:
-    """Return where ``node`` begins in its memory; None if it is no tensor of known sizes."""
+    """Return the storage offset of ``node``, or None if it is no tensor of known sizes."""
     return node.meta["val"].storage_offset() if static(node) else None
 
 

@@ -161,7 +161,7 @@ def _inputs_written_by(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterato
 
 
 def _name_stem(node: fx.Node) -> str:
-    """Return how the name of the function begins that runs the call ``node``: ``mul_``."""
+    """Return the prefix of the function's name that runs the call ``node``: ``mul_``."""
     func = node.target
     return f"{func._schema.name.split('::')[1]}_" if isinstance(func, OpOverload) else "call_"
 

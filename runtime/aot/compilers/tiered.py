@@ -259,7 +259,7 @@ _TEXTS: WeakKeyDictionary[Boxed, str] = WeakKeyDictionary()  # of functions that
 
 
 def described(run: Boxed | None) -> str:
-    """Return which function serves a graph and why; nothing if no tiers have chosen it."""
+    """Return the function that serves a graph, and the reason. Empty if no tier has chosen it."""
     if isinstance(run, Tiers):
         return run.says
     if run is None:
@@ -313,7 +313,7 @@ def _memory_of(x: torch.Tensor) -> torch.Tensor:
 
 
 def _difference(pairs: Sequence[tuple[object, object]]) -> str:
-    """Return how what native code gives differs; nothing if rounding explains it.
+    """Describe how the results of native code differ. Empty if rounding explains it.
 
     ``pairs``: each value of the replay and that of native code.
     """
@@ -325,7 +325,7 @@ def _difference(pairs: Sequence[tuple[object, object]]) -> str:
 
 
 def _difference_of_one(a: object, b: object) -> str:
-    """Return how result ``b`` differs from ``a``; nothing if rounding explains it."""
+    """Describe how result ``b`` differs from ``a``. Empty if rounding explains it."""
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         # NaN does not equal itself
         same = type(a) is type(b) and (a == b or a != a)

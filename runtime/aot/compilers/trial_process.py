@@ -144,7 +144,7 @@ def with_key(values: Sequence[object]) -> Iterator[None]:
 
 
 def _by_name(value: torch.memory_format) -> tuple[Callable[[str], Any], tuple[str]]:
-    """Return how to pickle a memory format: by its name, ``torch.channels_last``."""
+    """Reduce a memory format for pickle to its name, ``torch.channels_last``."""
     return pkgutil.resolve_name, (str(value),)
 
 
@@ -315,7 +315,7 @@ def _pickler() -> Any:
 
     class Pickler(known.GraphPickler):
         def reducer_override(self, obj: object) -> Any:
-            """Return how to pickle ``obj``."""
+            """Reduce ``obj`` for pickle."""
             if isinstance(obj, FakeTensor):
                 # the same memory without a base: torch would send the mode of the base, too
                 with torch._C._AutoDispatchBelowAutograd():

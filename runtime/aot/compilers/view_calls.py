@@ -168,7 +168,7 @@ def _read_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _geometry(node: fx.Node, root: fx.Node) -> Geometry:
-    """Return where ``node`` lies in ``root``."""
+    """Return the geometry of ``node``, measured from the start of ``root``."""
     value = node.meta["val"]
     # from the start of `root`, as the tensor of a caller may begin anywhere in its storage
     return (

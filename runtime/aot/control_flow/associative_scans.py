@@ -83,7 +83,7 @@ def associative_scan(
 def _scan_one_by_one(
     combine_pairs: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Return what :func:`_prefixes` does, in a graph that is right for any length."""
+    """Return the results of :func:`_prefixes` by a graph that is right for any length."""
 
     def step(carry: list[torch.Tensor], x: list[torch.Tensor]) -> tuple[object, object]:
         """Combine one more element."""

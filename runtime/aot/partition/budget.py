@@ -125,7 +125,7 @@ Line = tuple[int, int]
 
 
 def _line(network: Network, cut: list[fx.Node]) -> Line:
-    """Return what a cut costs: bytes, and the price of computing again."""
+    """Return the cost of a cut: its bytes, and the price of computing again."""
     saved = sum(n_bytes(node.meta["val"]) for node in cut if node not in network.static)
     priced = [node for node in network.recomputed(cut) if not network.allowed[node]]
     return saved, sum(map(network.price_of, priced))
@@ -210,7 +210,7 @@ def _border(
 
 
 def _new_bytes(node: fx.Node) -> int:
-    """Return how many bytes a call makes. A view makes none."""
+    """Count the bytes of memory that a call allocates. A view allocates none."""
     value = node.meta.get("val")
     if is_view(node) or not isinstance(value, torch.Tensor | tuple | list):
         return 0

@@ -131,7 +131,7 @@ class Network:
         return any(user in self.parts.backward and user not in self.vertex for user in node.users)
 
     def _price_of_saving(self, node: fx.Node) -> int:
-        """Return what it costs to save ``node``.
+        """Return the cost of saving ``node``.
 
         A call with several results is saved by its items, and no value inside of a region is saved.
         """
@@ -162,7 +162,7 @@ class Network:
     def cut(
         self, price: Callable[[fx.Node], int] | None = None, fixed: Collection[fx.Node] = ()
     ) -> list[fx.Node]:
-        """Return what to save.
+        """Return the nodes to save.
 
         ``price``: what it costs to compute a call again that is not allowed for nothing; None: such
         calls are not. ``fixed``: further values that the forward alone may compute.
@@ -186,7 +186,7 @@ class Network:
     def _price_of_again(
         self, node: fx.Node, price: Callable[[fx.Node], int] | None, fixed: Collection[fx.Node]
     ) -> int:
-        """Return what it costs to compute ``node`` again; ``INFINITE`` if the forward alone may.
+        """Return the cost of computing ``node`` again, ``INFINITE`` if only the forward may.
 
         ``price`` and ``fixed`` as for :meth:`cut`.
         """
@@ -208,7 +208,7 @@ class Network:
         return cost
 
     def price_of(self, node: fx.Node) -> int:
-        """Return what it costs at the least price to compute a call again."""
+        """Return the cost of computing a call again at the least price."""
         return max(1, self.work(node))
 
     def recomputed(self, saved: Collection[fx.Node]) -> list[fx.Node]:

@@ -86,7 +86,7 @@ def again(n: fx.Node) -> Again:
 
 
 def _again_by_record(func: OpOverload) -> Again:
-    """Return what the record, the schema and the tags of ``func`` say of a second call."""
+    """Return the facts of a second call in the record, the schema and the tags of ``func``."""
     record = op_of(func).record
     if _draws(func, record):
         return Again.DRAW
