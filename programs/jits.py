@@ -417,7 +417,7 @@ def breaks(x: Tensor) -> Results:
 
 
 def reports(x: Tensor) -> Results:
-    """What was captured, why, and as what text."""
+    """Ask what was captured, why, and as what text."""
     y = plain(x)
     scale = {"k": 2.0}
 
@@ -431,30 +431,50 @@ def reports(x: Tensor) -> Results:
     jit = own("jit")
     if jit is None:
         return beside(x, *found, *[True] * 11)
-    report, text = jit.explain(f), jit.source(f)
-    why = [c.why for c in report.programs]
-    lines = str(report).splitlines()
+    report = jit.explain(f)
     refusing = jit(lambda a: a if a.sum() > 0 else -a)
-    flags = own_refused(lambda: jit.explain(slopes), lambda: jit.source(3), lambda: refusing(y))
+    refusals = own_refused(lambda: jit.explain(slopes), lambda: jit.source(3), lambda: refusing(y))
+    explained = jit.explain(refusing)
+    names_refusal = "refused (float64[3, 3]): " in str(explained) and explained.programs == ()
     return beside(
         x,
         *found,
-        why[0] == "the first call",
-        "argument 0 is float64[2, 3], was float64[3, 3]" in why,
-        any("argument 1 is 2.0, was 1.0" in w or "2.0" in w for w in why),
-        any("'k'" in w and "3.0" in w and "2.0" in w for w in why),
-        lines[0] == f"slopes: {len(why)} programs"
-        and lines[1].split()[:3] == ["program", "sizes", "ops"]
-        and [line.split()[0] for line in lines[2 : 2 + len(why)]] == [*map(str, range(len(why)))],
-        [line.split()[1] for line in lines[2:4]] == ["fixed", "any"],
-        text.startswith("def program_0(")
-        and "torch.ops.aten.sin.default(" in text
-        and "jits.py:" in text
-        and text.count("def program_") == len(why),
-        "refused (float64[3, 3]): " in str(jit.explain(refusing))
-        and jit.explain(refusing).programs == (),
-        *flags,
+        *_reason_claims([program.why for program in report.programs]),
+        *_table_claims(report),
+        _shows_each_program(jit.source(f), len(report.programs)),
+        names_refusal,
+        *refusals,
     )
+
+
+def _reason_claims(reasons: list[str]) -> list[bool]:
+    """Return whether the captures name the first call, a shape, a number and a variable."""
+    return [
+        reasons[0] == "the first call",
+        "argument 0 is float64[2, 3], was float64[3, 3]" in reasons,
+        any("argument 1 is 2.0, was 1.0" in reason or "2.0" in reason for reason in reasons),
+        any("'k'" in reason and "3.0" in reason and "2.0" in reason for reason in reasons),
+    ]
+
+
+def _table_claims(report: Any) -> list[bool]:
+    """Return whether the text of a report has a line per program, by number and sizes."""
+    count = len(report.programs)
+    heading, columns, *rows = [line.split() for line in str(report).splitlines()]
+    has_title = heading == ["slopes:", str(count), "programs"]
+    has_columns = columns[:3] == ["program", "sizes", "ops"]
+    numbers = [row[0] for row in rows[:count]]
+    return [
+        has_title and has_columns and numbers == [*map(str, range(count))],
+        [row[1] for row in rows[:2]] == ["fixed", "any"],
+    ]
+
+
+def _shows_each_program(text: str, count: int) -> bool:
+    """Return whether the text has the functions, an op and a line of the user."""
+    parts = ("torch.ops.aten.sin.default(", "jits.py:")
+    has_parts = all(part in text for part in parts)
+    return text.startswith("def program_0(") and has_parts and text.count("def program_") == count
 
 
 # --- state that a program finds -------------------------------------------------------------------

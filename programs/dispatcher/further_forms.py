@@ -116,6 +116,20 @@ def extremes(x: Tensor) -> list[Tensor]:
     ]
 
 
+def _places_above(rows: list[list[float]], bound: float) -> list[list[int]]:
+    """Return row and column of each number above a bound."""
+    places = []
+    for number, row in enumerate(rows):
+        places += [[number, column] for column, value in enumerate(row) if value > bound]
+    return places
+
+
+def _saturated(row: list[float]) -> list[float]:
+    """Return 100,000 times the numbers, cut off at the largest number of float16."""
+    largest = 65504.0
+    return [min(max(value * 1e5, -largest), largest) for value in row]
+
+
 def extremes_by_definition(x: Tensor) -> list[Tensor]:
     """Return the same by loops over rows."""
     rows = x.tolist()
@@ -129,13 +143,10 @@ def extremes_by_definition(x: Tensor) -> list[Tensor]:
         torch.tensor([list(rows[1]) for _ in rows[0]], dtype=x.dtype),
     ]
     vander = torch.tensor([[1.0, a, a * a] for a in rows[0]], dtype=x.dtype)
-    mean = sum(flat) / len(flat)
-    places = [[i, j] for i, row in enumerate(rows) for j, value in enumerate(row) if value > mean]
-    found = torch.tensor(places).T
+    found = torch.tensor(_places_above(rows, sum(flat) / len(flat))).T
     below = [[-1.0] * len(rows[0])] * (len(rows) - 1)
     padded = torch.tensor([rows, [rows[0], *below]], dtype=x.dtype)
     replicated = torch.tensor([[[row[0], *row, row[-1]] for row in rows]], dtype=x.dtype)
-    limit = 65504.0
     return [
         torch.tensor(min(flat), dtype=x.dtype),
         torch.tensor(max(flat), dtype=x.dtype),
@@ -154,10 +165,7 @@ def extremes_by_definition(x: Tensor) -> list[Tensor]:
         replicated,
         torch.tensor([[value] for value in flat], dtype=x.dtype),
         x,
-        torch.tensor(
-            [[min(max(v * 1e5, -limit), limit) for v in row] for row in x.float().tolist()],
-            dtype=torch.float32,
-        ),
+        torch.tensor([_saturated(row) for row in x.float().tolist()], dtype=torch.float32),
     ]  # fmt: skip
 
 

@@ -304,7 +304,7 @@ def run_functional(
 
 
 def _versions(args: Sequence[object]) -> list[int | None]:
-    """Return how often each tensor was written to, None for an argument that is no tensor."""
+    """Return the version of each tensor, None for an argument that is no tensor."""
     return [argument._version if isinstance(argument, torch.Tensor) else None for argument in args]
 
 

@@ -120,7 +120,7 @@ def _refuse_unfit_input(value: Any, index: int) -> None:
 
 
 def _layout_name(tensor: torch.Tensor) -> str:
-    """Return what errors call the layout of ``tensor``, which is not dense."""
+    """Return the word in errors for the layout of ``tensor``, which is not dense."""
     if tensor.layout is mkldnn_layout:
         return "MKLDNN"
     return "Sparse"

@@ -166,7 +166,7 @@ def _hints(sizes: Sequence[int | torch.SymInt]) -> list[int]:
 
 
 def _reach(tensor: torch.Tensor) -> int:
-    """Return how many elements of its memory ``tensor`` spans."""
+    """Count the elements of its memory that ``tensor`` spans."""
     sizes, strides, (offset,) = (
         _hints(tensor.shape),
         _hints(tensor.stride()),
@@ -343,7 +343,7 @@ def run_on_copies(
 
 
 def pack_results(values: Sequence[object]) -> object:
-    """Return what an op with these results returns: None, the one, or a tuple."""
+    """Return these results as an op does: None, the only one, or a tuple."""
     if not values:
         return None
     if len(values) == 1:

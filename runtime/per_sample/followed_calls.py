@@ -159,7 +159,7 @@ class UsedParameters:
 
 
 def apply_rule(op: Op, placed: Placed, outs: Sequence[object]) -> list[object]:
-    """Return where the samples lie in each result, by the rule of the op. ``Mixed`` without one."""
+    """Return the place of the samples in each result, by the op's rule. ``Mixed`` without one."""
     rule = rule_of(op)
     if rule is None:
         raise Mixed("nothing is known of where it leaves the samples")

@@ -141,7 +141,7 @@ class Pulled(Term):
         return gradients
 
     def held(self) -> Sequence[Tensor]:
-        """Return what the gradients of the computed tensor are computed of."""
+        """Return the tensors from which the gradients of the computed tensor are computed."""
         return self.term.held()
 
     def part(self, start: int, stop: int) -> Pulled:
@@ -183,7 +183,7 @@ class OwnRows(Term):
         return torch.stack(list(map(self.place.merged, spread)))
 
     def held(self) -> Sequence[Tensor]:
-        """Return what the gradients of the parts are computed of."""
+        """Return the tensors from which the gradients of the parts are computed."""
         return self.term.held()
 
     def part(self, start: int, stop: int) -> OwnRows:

@@ -423,7 +423,7 @@ def _in_factors(terms: Sequence[Term]) -> bool:
 
 
 def _bytes_of_sum(parameter: Parameter) -> int:
-    """Return how many bytes a sum of the gradients takes, less those of its factors."""
+    """Return the bytes of a sum of the gradients, minus those of its factors."""
     bytes_of_factors = 0
     for term in parameter.terms:
         bytes_of_factors += sum(tensor.nbytes for tensor in term.held())
@@ -437,5 +437,5 @@ def _check_per(per: str) -> str:
 
 
 def _factor(norms: Tensor, max_norm: float) -> Tensor:
-    """Return what scales gradients of these norms down to ``max_norm``."""
+    """Return the factors that scale gradients of these norms down to ``max_norm``."""
     return max_norm / norms.clamp_min(max_norm)

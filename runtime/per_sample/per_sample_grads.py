@@ -213,7 +213,7 @@ class _Run:
 
 
 def _kind(argument: object) -> str:
-    """Return what an error says of an argument: dtype and shape of a tensor, else its class."""
+    """Describe an argument for an error: dtype and shape of a tensor, else its class."""
     if isinstance(argument, torch.Tensor):
         return f"a tensor of dtype {argument.dtype} and shape {list(argument.shape)}"
     return type(argument).__name__

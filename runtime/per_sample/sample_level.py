@@ -142,7 +142,7 @@ class Samples(BatchLevel):
         return False
 
     def source(self, a: object) -> Edge | None:
-        """Return where ``a`` comes from on the tape, if it is computed of parameters alone."""
+        """Return the edge of ``a`` on the tape, if only parameters were used to compute it."""
         if isinstance(a, Value) and a._level is self.tape:
             return edge_of(a)
         return None

@@ -77,7 +77,7 @@ class Writes:
 
 
 def _geometry(tensor: Tensor) -> tuple[object, ...]:
-    """Return which elements of its memory ``tensor`` shows."""
+    """Return sizes, strides and offset: equal ones show equal elements of a memory."""
     return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
@@ -414,7 +414,7 @@ class ParameterCall:
         return _Arguments(numbers, dict(zip(op.arg_names, op.defaults, strict=True)))
 
     def _operand(self, name: str, call: _Arguments, grad: Tensor) -> object:
-        """Return what a formula of factors takes as ``name``, with a batch in front."""
+        """Return the argument ``name`` of a formula of factors, with a batch in front."""
         if name == "g":
             return grad
         if name not in call.defaults:  # weight_shape

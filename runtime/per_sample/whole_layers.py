@@ -27,7 +27,7 @@ from .uses import NO_SECOND, Use, refuse_written, versions
 
 
 def _place(session: Any, tensor: object) -> Place | None:
-    """Return where the samples lie in ``tensor``. None if they lie nowhere in it."""
+    """Return the place of the samples in ``tensor``, or None."""
     state = session.state_of(tensor)
     if isinstance(state, Place):
         return state
@@ -46,7 +46,7 @@ def _is_weight(session: Any, tensor: Any) -> bool:
 
 
 def _source(tensor: object) -> Edge | None:
-    """Return where ``tensor`` comes from on the tape. None for a constant."""
+    """Return the edge of ``tensor`` on the tape. None for a constant."""
     if isinstance(tensor, Value):
         return edge_of(tensor)
     return None
@@ -150,7 +150,7 @@ class _Linear(Node):
 
 
 def _place_of_sequences(session: Any, call: recurrent_layer.Call) -> Place | None:
-    """Return where the samples lie in the input. None unless each sequence belongs to one."""
+    """Return the place of the samples in the input. None unless each sequence belongs to one."""
     place = _place(session, call.x)
     if place is None or session.alone(place) or place.dim == call.batch_dim:
         return place

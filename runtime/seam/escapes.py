@@ -31,7 +31,7 @@ class Level(Protocol):
 
     @property
     def what(self) -> str:
-        """Return what messages call the level, ``"vmap"``."""
+        """Return the name of the level in messages, ``"vmap"``."""
         ...
 
     def is_constant(self, v: Any, /) -> bool:

@@ -97,7 +97,7 @@ def nodes_among(values: Iterable[object]) -> list[fx.Node]:
 
 
 def results_of(graph: fx.Graph) -> Any:
-    """Return what ``graph`` returns: a list of nodes and constants, or a single one."""
+    """Return the results of ``graph``: a list of nodes and constants, or a single one."""
     (results,) = graph.output_node().args
     return results
 

@@ -525,7 +525,7 @@ class Value(torch.Tensor):
         return self._text()
 
     def _text(self) -> str:
-        """Return what the value is at its level, for those who look into a transform."""
+        """Describe the value at its level, for a reader who looks into a transform."""
         return object.__repr__(self)
 
     def __format__(self, spec: str) -> str:

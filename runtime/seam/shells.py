@@ -72,7 +72,7 @@ def shell(cls: type[T], inner: Any, hidden: int = 0) -> T:
 
 
 def _geometry_without(tensor: torch.Tensor, hidden: int) -> Geometry:
-    """Return what a shell shows of ``tensor`` without its first ``hidden`` dimensions."""
+    """Return the view of ``tensor`` in a shell, without its first ``hidden`` dimensions."""
     if tensor.is_nested:
         raise NestedTensor
     layout = tensor.layout

@@ -340,7 +340,7 @@ def _decomposition_for_tangents(op: Op) -> Any:
 
 
 def _storage_of(tensor: object) -> Any:
-    """Return what identifies the storage of a plain strided tensor, None for any other."""
+    """Return a number for the storage of a plain strided tensor, None for any other."""
     if type(tensor) is torch.Tensor and tensor.layout is torch.strided:
         return storage_of(tensor)._cdata
     return None

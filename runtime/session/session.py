@@ -86,7 +86,7 @@ class Session(GradLevel):
         return stand_in.layer(func, args)
 
     def acting(self) -> Any:
-        """Return what stands in for the session in this thread, else the session itself."""
+        """Return the stand-in for the session in this thread, or else the session itself."""
         return current_stand_in() or self
 
     def tangent_of(self, value: object) -> Any:

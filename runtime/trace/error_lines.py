@@ -139,7 +139,7 @@ class _Trail:
 
 
 def _lines_of_caller() -> list[tuple[str, Line]]:
-    """Return what to say if no line of the user failed: the line that has called the package."""
+    """Return the note if no line of the user failed: the line that has called the package."""
     caller = _caller()
     if caller is None:
         return []
@@ -185,7 +185,7 @@ def _extend(error: Exception, addition: str) -> bool:
 
 
 def _message(error: Exception) -> str:
-    """Return what ``error`` says, in words where it says only a key or nothing."""
+    """Return the message of ``error``, with words added if it is only a key or empty."""
     text = str(error).rstrip()
     if isinstance(error, KeyError) or not text:
         return f"{type(error).__name__} {text}".rstrip() + " inside the capture"

@@ -134,7 +134,7 @@ def _run(
 
 
 def _advice(level: Trace, error: Exception) -> str:
-    """Return what to say of an error of a program whose sizes or numbers are symbols."""
+    """Return the note for an error of a program whose sizes or numbers are symbols."""
     if isinstance(error, GuardOnDataDependentSymNode):
         return "The program asks for a condition on a value that is not known while it is traced."
     symbols = level.abstraction is not None and level.abstraction.symbols

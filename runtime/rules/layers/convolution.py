@@ -32,7 +32,7 @@ def _with_channels(bias: torch.Tensor, rank: int) -> torch.Tensor:
 
 
 def _spread(bias: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Return what a bias adds to an output of that shape."""
+    """Return the bias, broadcast to an output of that shape."""
     if shape[1] == 0:  # ATen's result for an input without channels, whatever the bias is
         return bias.new_zeros(shape)
     return _with_channels(bias, len(shape)).expand(shape)

@@ -221,7 +221,7 @@ class _Indices:
             self._add(dim + position, index, of_true)
 
     def place(self) -> Place | None:
-        """Return where the samples lie in the result by the indices, or None."""
+        """Return the place of the samples in the result by the indices, or None."""
         places = []
         for dim, place in self.places.items():
             missing = self.rank - self.by_dim[dim].dim()  # the indices broadcast
@@ -249,7 +249,7 @@ class _Indices:
         return rank - len(self.by_dim) + self.rank
 
     def kept(self, dim: int) -> int:
-        """Return where a dimension of x without an index stands in the result."""
+        """Return the dimension of the result that a dimension of x without an index becomes."""
         at = dim - sum(indexed < dim for indexed in self.by_dim)
         if at < self.first:
             return at

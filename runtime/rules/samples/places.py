@@ -293,7 +293,7 @@ class Placed:
         return Placed(self.op, args, self.places, self.outs, self.size)
 
     def place(self, name: str) -> Place | None:
-        """Return where the samples lie in an argument, None if nowhere."""
+        """Return the place of the samples in an argument, or None."""
         place_in_argument: Place | None = self.places.get(name)
         return place_in_argument
 

@@ -30,12 +30,12 @@ def _positions(size: Any, stride: Sequence[int], offset: int, like: torch.Tensor
 
 
 def _distance_to_last(size: Any, stride: Any) -> int:
-    """Return how far in storage the last element lies behind the first one."""
+    """Return the distance in storage from the first element to the last one."""
     return sum((length - 1) * step for length, step in zip(size, stride, strict=True))
 
 
 def _extent(size: Any, stride: object) -> int:
-    """Return how many places in storage a strided tensor spans."""
+    """Count the places in storage that a strided tensor spans."""
     if 0 in size:
         return 0
     return 1 + _distance_to_last(size, stride)

@@ -94,54 +94,63 @@ def test_only_elements_of_a_sample_depend_on_it(name: str) -> None:
 
 
 def _compare(op: Any, leaves: list[Any], spec: Any, marked: list[int], dim: int, size: int) -> int:
-    """The number of results whose place was compared with what depends on what."""
+    """Compare places with what depends on what. Return the number of results with a place."""
+    copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in leaves]
     try:
         torch.manual_seed(0)
-        _, outs, states = _states(
-            op, [a.clone() if isinstance(a, torch.Tensor) else a for a in leaves], spec, marked, dim
-        )
+        _, outs, states = _states(op, copies, spec, marked, dim)
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
         return 0  # the op does not take such arguments in a session, or refuses
     if not any(s is None or isinstance(s, Place) for s in states):
         return 0
     plain = [o._inner if hasattr(o, "_inner") else o for o in outs]
-    for b in (0, size - 1):
-        changed = []
-        for i, a in enumerate(leaves):
-            if i not in marked:
-                changed.append(a.clone() if isinstance(a, torch.Tensor) else a)
-                continue
-            a = a.clone()
-            row = a.select(dim, b)
-            if not (a.is_floating_point() or a.is_complex()):
-                changed.append(a)  # to change an index might make it wrong
-                continue
-            row.mul_(1 - 1e-6) if op.name in _ARRANGED else row.mul_(0.75).add_(0.01)
-            changed.append(a)
-        x, args, kwargs = pytree.tree_unflatten(changed, spec)
-        torch.manual_seed(0)
-        try:
-            now = [
-                o for o in pytree.tree_leaves(op(x, *args, **kwargs)) if isinstance(o, torch.Tensor)
-            ]
-        except RuntimeError:
-            continue  # such as a matrix that is no longer triangular
+    for sample in (0, size - 1):
+        changed = [
+            _changed(op, a, dim, sample) if index in marked else a for index, a in enumerate(leaves)
+        ]
+        now = _results(op, changed, spec)
+        if now is None:
+            continue
         for before, after, state in zip(plain, now, states, strict=True):
-            if not (state is None or isinstance(state, Place)):
-                continue
-            same = (
-                torch.isclose(before, after, rtol=1e-9, atol=1e-12, equal_nan=True)
-                if before.dtype is not torch.bool
-                else before == after
-            )
-            if state is not None:
-                owners = state.owners(size, before.device)
-                others = owners != b
-                same = same.movedim(state.dim, 0)[others]
-            assert bool(same.all()), (
-                f"{op.name}: sample {b} of dimension {dim} is seen where {state} has another one"
-            )
+            if state is None or isinstance(state, Place):
+                assert _is_unseen(before, after, state, sample, size), (
+                    f"{op.name}: sample {sample} of dimension {dim} is seen where {state} "
+                    "has another one"
+                )
     return sum(isinstance(s, Place) for s in states)
+
+
+def _changed(op: Any, a: Any, dim: int, sample: int) -> Any:
+    """Return a copy with one sample changed. To change an index might make it wrong."""
+    a = a.clone()
+    row = a.select(dim, sample)
+    if not (a.is_floating_point() or a.is_complex()):
+        return a
+    row.mul_(1 - 1e-6) if op.name in _ARRANGED else row.mul_(0.75).add_(0.01)
+    return a
+
+
+def _results(op: Any, leaves: list[Any], spec: Any) -> list[Any] | None:
+    """Return the tensors that the op returns, or None if it refuses."""
+    copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in leaves]
+    x, args, kwargs = pytree.tree_unflatten(copies, spec)
+    torch.manual_seed(0)
+    try:
+        results = pytree.tree_leaves(op(x, *args, **kwargs))
+    except RuntimeError:
+        return None  # such as a matrix that is no longer triangular
+    return [o for o in results if isinstance(o, torch.Tensor)]
+
+
+def _is_unseen(before: Any, after: Any, state: Any, sample: int, size: int) -> bool:
+    """Return whether a change of one sample leaves the elements of the others as they were."""
+    same = before == after
+    if before.dtype is not torch.bool:
+        same = torch.isclose(before, after, rtol=1e-9, atol=1e-12, equal_nan=True)
+    if state is not None:
+        others = state.owners(size, before.device) != sample
+        same = same.movedim(state.dim, 0)[others]
+    return bool(same.all())
 
 
 @pytest.mark.parametrize("old", [(4, 3), (2, 4, 3), (3, 8), (4, 6, 2)])
