@@ -205,35 +205,40 @@ def _narrowed(node: ast.Import | ast.ImportFrom, used: set[str]) -> str:
 
 
 def same(actual: Any, expected: Any, rtol: float) -> bool:
-    """Whether two answers are equal: in structure and shape, in what is not finite, and else to
-    ``rtol`` of the largest element."""
+    """Return whether two answers are equal in structure and shape, and nearly so in numbers.
+
+    Infinities and NaNs must be the same. Other numbers may differ by ``rtol`` of the largest one.
+    """
     if isinstance(expected, (tuple, list)):
-        return (
-            isinstance(actual, (tuple, list))
-            and len(actual) == len(expected)
-            and all(map(same, actual, expected, [rtol] * len(expected)))
-        )
+        if not isinstance(actual, (tuple, list)) or len(actual) != len(expected):
+            return False
+        return all(map(same, actual, expected, [rtol] * len(expected)))
     if isinstance(expected, (float, complex)) and isinstance(actual, (int, float, complex)):
         actual, expected = torch.tensor(actual), torch.tensor(expected)
     if not isinstance(expected, torch.Tensor) or not isinstance(actual, torch.Tensor):
         return type(actual) is type(expected) and bool(actual == expected)
-    if actual.shape != expected.shape:
-        return False
-    wide = torch.complex128 if actual.is_complex() or expected.is_complex() else torch.float64
-    a, e = (
-        torch.view_as_real(t.detach().resolve_conj().to(torch.complex128))
-        for t in (actual, expected)
-    )
-    if wide is torch.float64:
+    return actual.shape == expected.shape and _nearly_equal(actual, expected, rtol)
+
+
+def _nearly_equal(actual: torch.Tensor, expected: torch.Tensor, rtol: float) -> bool:
+    """Compare two tensors of one shape."""
+    a, e = map(_parts, (actual, expected))
+    if not (actual.is_complex() or expected.is_complex()):
         a, e = a[..., 0], e[..., 0]
     finite = e.isfinite()
-    if not torch.equal(a[~finite].nan_to_num(math.pi), e[~finite].nan_to_num(math.pi)) or not bool(
-        a[finite].isfinite().all()
-    ):
+    if not torch.equal(a[~finite].nan_to_num(math.pi), e[~finite].nan_to_num(math.pi)):
         return False
-    return not bool(finite.any()) or float((a - e)[finite].abs().max()) <= rtol * float(
-        e[finite].abs().max()
-    )
+    if not a[finite].isfinite().all():
+        return False
+    if not finite.any():
+        return True
+    largest = float(e[finite].abs().max())
+    return float((a - e)[finite].abs().max()) <= rtol * largest
+
+
+def _parts(tensor: torch.Tensor) -> torch.Tensor:
+    """Return real and imaginary parts in double precision, in a last dimension."""
+    return torch.view_as_real(tensor.detach().resolve_conj().to(torch.complex128))
 
 
 def by_process(entries: Iterable[Report]) -> Iterable[list[Report]]:

@@ -203,33 +203,36 @@ class _Given:
     def lines(self, i: int, shift: int) -> list[str]:
         if self.alias:
             return [f"x{i} = " + self.alias.replace("$", f"h{i - 1}"), f"h{i} = h{i - 1}"]
-        shape: tuple[int, ...] = self.shape
-        view = ""
-        if self.layout == "transposed" and len(shape) == 2:
-            shape, view = shape[::-1], ".t()"
-        elif self.layout == "strided" and shape:
-            shape, view = (*shape[:-1], 2 * shape[-1]), "[..., ::2]"
-        elif self.layout == "expanded" and shape:
-            shape, view = (1, *shape[1:]), f".expand({', '.join(map(str, self.shape))})"
-        elif self.layout == "row":
-            shape, view = (2, *shape), "[1]"
-        elif self.layout == "channels" and len(shape) > 2:
-            first, channels, *rest = shape
-            shape, view = (first, *rest, channels), ".movedim(-1, 1)"
-        elif self.layout == "overlapping" and len(shape) == 2 and shape[-1]:
-            rows, size = shape
-            shape, view = (rows + size - 1,), f".unfold(0, {size}, 1)"
-        elif self.layout == "conjugate" and self.dtype.startswith("complex"):
-            view = ".conj()"
-        dtype = f"torch.{self.dtype}"
-        made = (
-            f"leaf({i + shift}, {shape}, {dtype}{', requires_grad=True' if self.requires else ''})"
-        )
-        return [
-            f"b{i} = {made}",
-            f"h{i} = b{i}" + ("" if self.leaf else " * 1" if self.dtype != "bool" else ".clone()"),
-            f"x{i} = h{i}{view}",
-        ]
+        shape, view = self._stored()
+        requires_grad = ", requires_grad=True" if self.requires else ""
+        made = f"leaf({i + shift}, {shape}, torch.{self.dtype}{requires_grad})"
+        inner = f"h{i} = b{i}"
+        # A product of booleans is no boolean.
+        if not self.leaf:
+            inner += " * 1" if self.dtype != "bool" else ".clone()"
+        return [f"b{i} = {made}", inner, f"x{i} = h{i}{view}"]
+
+    def _stored(self) -> tuple[tuple[int, ...], str]:
+        """Return the shape of the stored tensor, and the text of the view that an argument is."""
+        shape, n_dims = self.shape, len(self.shape)
+        match self.layout:
+            case "transposed" if n_dims == 2:
+                return shape[::-1], ".t()"
+            case "strided" if shape:
+                return (*shape[:-1], 2 * shape[-1]), "[..., ::2]"
+            case "expanded" if shape:
+                return (1, *shape[1:]), f".expand({', '.join(map(str, shape))})"
+            case "row":
+                return (2, *shape), "[1]"
+            case "channels" if n_dims > 2:
+                first, channels, *rest = shape
+                return (first, *rest, channels), ".movedim(-1, 1)"
+            case "overlapping" if n_dims == 2 and shape[-1]:
+                rows, size = shape
+                return (rows + size - 1,), f".unfold(0, {size}, 1)"
+            case "conjugate" if self.dtype.startswith("complex"):
+                return shape, ".conj()"
+        return shape, ""
 
 
 ALIASES = (

@@ -198,30 +198,35 @@ def test_sizes_and_arguments_that_nothing_uses_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("budget", [1.0, 0.0])
-def test_everything_is_inside_of_the_picture_in_three_columns(budget: float) -> None:
+def test_everything_is_inside_of_the_picture(budget: float) -> None:
     found = of_deep(cut=partial(CUT, memory_budget=budget))
     for b in found.boxes:
-        assert b.x > 0 and b.x + b.width < found.width and b.y > 0 and b.y + b.height < found.height
-    forward = [b for b in found.boxes if "forward" in b.kind or b.lines[0].startswith("args")]
-    backward = [b for b in found.boxes if "backward" in b.kind.split() or "again" in b.kind.split()]
-    forward = [b for b in forward if b not in found.pills]
+        assert b.x > 0 and b.x + b.width < found.width
+        assert b.y > 0 and b.y + b.height < found.height
+    for points in (*found.paths("edge"), *found.paths("saving")):
+        assert all(0 < x < found.width and 0 < y < found.height for x, y in points)
+
+
+@pytest.mark.parametrize("budget", [1.0, 0.0])
+def test_saved_values_stand_between_the_columns_of_both_passes(budget: float) -> None:
+    found = of_deep(cut=partial(CUT, memory_budget=budget))
+    others = [b for b in found.boxes if b not in found.pills]
+    forward = [b for b in others if "forward" in b.kind or b.lines[0].startswith("args")]
+    backward = [b for b in found.boxes if not {"backward", "again"}.isdisjoint(b.kind.split())]
     left, right = min(p.x for p in found.pills), max(p.x + p.width for p in found.pills)
     assert max(b.x + b.width for b in forward) < left
     assert min(b.x for b in backward) > right
-    (cut,) = (line for line in found.root.iter(f"{SVG}line") if line.get("class") == "cut")
-    assert (
-        {round(p.middle) for p in found.pills}
-        == {int(cut.get("x1", ""))}
-        == {int(cut.get("x2", ""))}
-    )
-    for points in (*found.paths("edge"), *found.paths("saving")):
-        assert all(0 < x < found.width and 0 < y < found.height for x, y in points)
-    heads = {
-        t.text: float(t.get("x", ""))
-        for t in found.root.iter(f"{SVG}text")
-        if t.get("class") == "head"
-    }
+    titles = [t for t in found.root.iter(f"{SVG}text") if t.get("class") == "head"]
+    heads = {title.text: float(title.get("x", "")) for title in titles}
     assert heads["forward ↓"] < left < heads["saved"] < right < heads["backward ↑"]
+
+
+@pytest.mark.parametrize("budget", [1.0, 0.0])
+def test_the_cut_leads_through_the_middle_of_the_saved_values(budget: float) -> None:
+    found = of_deep(cut=partial(CUT, memory_budget=budget))
+    (cut,) = (line for line in found.root.iter(f"{SVG}line") if line.get("class") == "cut")
+    middles = {round(p.middle) for p in found.pills}
+    assert middles == {int(cut.get("x1", ""))} == {int(cut.get("x2", ""))}
 
 
 def test_a_label_fits_into_its_box() -> None:
