@@ -227,67 +227,115 @@ def check_problem(p: Problem, checks: Sequence[str] = CHECKS, singly: bool = Tru
 
 
 def _check(p: Problem, checks: Sequence[str], singly: bool) -> None:
-    n, at, reference = len(p.inputs), p.differentiable, p.reference or p.f
-    outs = p.f(*p.inputs)
-    smooth, plain = _only(p.f, _smooth(outs)), _only(reference, _smooth(outs))
-    some = tuple(p.inputs[i] for i in at)
-    cotangents = _like(smooth(*p.inputs), "cotangents")
+    agreement = Agreement.of(p, singly)
     if "vmap" in checks:
-        for batch, dims in _batches(p.inputs, singly):
-            _same(
-                func.vmap(p.f, dims)(*batch),
-                _loop(reference, batch, dims),
-                f"vmap {dims}: {p.what}",
-            )
-    if not cotangents or not at:
+        agreement.vmap()
+    if not agreement.cotangents or not p.differentiable:
         return
-    ours, theirs = _pullbacks(smooth, plain, n, at)
-    if "vjp" in checks:
-        _same(ours(*p.inputs, *cotangents), theirs(*p.inputs, *cotangents), f"vjp: {p.what}")
-    if "jvp" in checks:
-        tangents = _like(some, "tangents")
-        actual = func.jvp(_over(smooth, p.inputs, at), some, tangents)[1]
-        _same(actual, engine_jvp(_over(plain, p.inputs, at), some, tangents), f"jvp: {p.what}")
-    if "vmap_vjp" in checks:
-        for batch, dims in _batches((*p.inputs, *cotangents), singly):
-            _same(
-                func.vmap(ours, dims)(*batch),
-                _loop(theirs, batch, dims),
-                f"vmap(vjp) {dims}: {p.what}",
-            )
-    if "vmap_jvp" in checks:
-        values = (*p.inputs, *_like(some, "tangents"))
-        for batch, dims in _batches(values, singly):
-            pushed = func.vmap(
-                lambda *v: func.jvp(_over(smooth, v[:n], at), tuple(v[i] for i in at), v[n:])[1],
-                dims,
-            )(*batch)
-            expected = _loop(
-                lambda *v: engine_jvp(_over(plain, v[:n], at), tuple(v[i] for i in at), v[n:]),
-                batch,
-                dims,
-            )
-            _same(pushed, expected, f"vmap(jvp) {dims}: {p.what}")
-    if "vjp_vmap" in checks:
-        for batch, dims in _batches(p.inputs, singly):
-            gs = _like(_loop(smooth, batch, dims), "batched cotangents")
-            mapped = _over(func.vmap(smooth, dims), batch, at)
-            looped = _over(lambda *x, dims=dims: _loop(plain, x, dims), batch, at)
-            chosen = tuple(batch[i] for i in at)
-            _same(
-                func.vjp(mapped, *chosen)[1](gs),
-                engine_vjp(looped, chosen, gs),
-                f"vjp(vmap) {dims}: {p.what}",
-            )
-    if "vjp_vjp" in checks:
-        second = _like(some, "second")
-        both = [*at, *range(n, n + len(cotangents))]
-        values = (*p.inputs, *cotangents)
+    methods: dict[str, Callable[[], None]] = {
+        "vjp": agreement.vjp,
+        "jvp": agreement.jvp,
+        "vmap_vjp": agreement.vmap_of_vjp,
+        "vmap_jvp": agreement.vmap_of_jvp,
+        "vjp_vmap": agreement.vjp_of_vmap,
+        "vjp_vjp": agreement.vjp_of_vjp,
+    }
+    for name, compare in methods.items():
+        if name in checks:
+            compare()
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Compare the transforms of one problem with torch's engine and with loops."""
+
+    problem: Problem
+    singly: bool  # also with a batch in only one of the inputs
+    smooth: Flat  # the function, with only the outputs that have a derivative
+    plain: Flat  # its reference, likewise
+    cotangents: Tensors
+
+    @classmethod
+    def of(cls, p: Problem, singly: bool) -> Agreement:
+        which = _smooth(p.f(*p.inputs))
+        smooth, plain = _only(p.f, which), _only(p.reference or p.f, which)
+        return cls(p, singly, smooth, plain, _like(smooth(*p.inputs), "cotangents"))
+
+    @property
+    def at(self) -> Sequence[int]:
+        return self.problem.differentiable
+
+    @property
+    def inputs(self) -> Tensors:
+        return self.problem.inputs
+
+    @property
+    def some(self) -> Tensors:
+        """Return the inputs that have a derivative."""
+        return tuple(self.inputs[i] for i in self.at)
+
+    def pullbacks(self) -> tuple[Flat, Flat]:
+        return _pullbacks(self.smooth, self.plain, len(self.inputs), self.at)
+
+    def same(self, actual: Tensors, expected: Tensors, what: str) -> None:
+        _same(actual, expected, f"{what}: {self.problem.what}")
+
+    def vmap(self) -> None:
+        function, reference = self.problem.f, self.problem.reference or self.problem.f
+        for batch, dims in _batches(self.inputs, self.singly):
+            mapped = func.vmap(function, dims)(*batch)
+            self.same(mapped, _loop(reference, batch, dims), f"vmap {dims}")
+
+    def vjp(self) -> None:
+        ours, theirs = self.pullbacks()
+        values = (*self.inputs, *self.cotangents)
+        self.same(ours(*values), theirs(*values), "vjp")
+
+    def jvp(self) -> None:
+        tangents = _like(self.some, "tangents")
+        smooth, plain = (_over(f, self.inputs, self.at) for f in (self.smooth, self.plain))
+        actual = func.jvp(smooth, self.some, tangents)[1]
+        self.same(actual, engine_jvp(plain, self.some, tangents), "jvp")
+
+    def vmap_of_vjp(self) -> None:
+        ours, theirs = self.pullbacks()
+        for batch, dims in _batches((*self.inputs, *self.cotangents), self.singly):
+            mapped = func.vmap(ours, dims)(*batch)
+            self.same(mapped, _loop(theirs, batch, dims), f"vmap(vjp) {dims}")
+
+    def vmap_of_jvp(self) -> None:
+        n, at = len(self.inputs), self.at
+
+        def push(*values: torch.Tensor) -> Any:
+            primals = tuple(values[i] for i in at)
+            return func.jvp(_over(self.smooth, values[:n], at), primals, values[n:])[1]
+
+        def engine_push(*values: torch.Tensor) -> Any:
+            primals = tuple(values[i] for i in at)
+            return engine_jvp(_over(self.plain, values[:n], at), primals, values[n:])
+
+        for batch, dims in _batches((*self.inputs, *_like(self.some, "tangents")), self.singly):
+            mapped = func.vmap(push, dims)(*batch)
+            self.same(mapped, _loop(engine_push, batch, dims), f"vmap(jvp) {dims}")
+
+    def vjp_of_vmap(self) -> None:
+        for batch, dims in _batches(self.inputs, self.singly):
+            gs = _like(_loop(self.smooth, batch, dims), "batched cotangents")
+            mapped = _over(func.vmap(self.smooth, dims), batch, self.at)
+            looped = _over(lambda *x, dims=dims: _loop(self.plain, x, dims), batch, self.at)
+            chosen = tuple(batch[i] for i in self.at)
+            actual = func.vjp(mapped, *chosen)[1](gs)
+            self.same(actual, engine_vjp(looped, chosen, gs), f"vjp(vmap) {dims}")
+
+    def vjp_of_vjp(self) -> None:
+        ours, theirs = self.pullbacks()
+        n = len(self.inputs)
+        second = _like(self.some, "second")
+        both = [*self.at, *range(n, n + len(self.cotangents))]
+        values = (*self.inputs, *self.cotangents)
         chosen = tuple(values[i] for i in both)
         actual = func.vjp(_over(ours, values, both), *chosen)[1](second)
-        _same(
-            actual, engine_vjp(_over(theirs, values, both), chosen, second), f"vjp(vjp): {p.what}"
-        )
+        self.same(actual, engine_vjp(_over(theirs, values, both), chosen, second), "vjp(vjp)")
 
 
 def check(

@@ -216,6 +216,12 @@ def test_saved_values_stand_between_the_columns_of_both_passes(budget: float) ->
     left, right = min(p.x for p in found.pills), max(p.x + p.width for p in found.pills)
     assert max(b.x + b.width for b in forward) < left
     assert min(b.x for b in backward) > right
+
+
+@pytest.mark.parametrize("budget", [1.0, 0.0])
+def test_heads_stand_above_their_columns(budget: float) -> None:
+    found = of_deep(cut=partial(CUT, memory_budget=budget))
+    left, right = min(p.x for p in found.pills), max(p.x + p.width for p in found.pills)
     titles = [t for t in found.root.iter(f"{SVG}text") if t.get("class") == "head"]
     heads = {title.text: float(title.get("x", "")) for title in titles}
     assert heads["forward ↓"] < left < heads["saved"] < right < heads["backward ↑"]

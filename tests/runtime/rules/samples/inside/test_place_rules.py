@@ -95,29 +95,34 @@ def test_only_elements_of_a_sample_depend_on_it(name: str) -> None:
 
 def _compare(op: Any, leaves: list[Any], spec: Any, marked: list[int], dim: int, size: int) -> int:
     """Compare places with what depends on what. Return the number of results with a place."""
-    copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in leaves]
     try:
         torch.manual_seed(0)
+        copies = _copies(leaves)
         _, outs, states = _states(op, copies, spec, marked, dim)
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
         return 0  # the op does not take such arguments in a session, or refuses
-    if not any(s is None or isinstance(s, Place) for s in states):
-        return 0
     plain = [o._inner if hasattr(o, "_inner") else o for o in outs]
+    placed = [k for k, state in enumerate(states) if state is None or isinstance(state, Place)]
+    if not placed:
+        return 0
     for sample in (0, size - 1):
-        changed = [
-            _changed(op, a, dim, sample) if index in marked else a for index, a in enumerate(leaves)
-        ]
+        changed = list(leaves)
+        for index in marked:
+            changed[index] = _changed(op, leaves[index], dim, sample)
         now = _results(op, changed, spec)
         if now is None:
             continue
-        for before, after, state in zip(plain, now, states, strict=True):
-            if state is None or isinstance(state, Place):
-                assert _is_unseen(before, after, state, sample, size), (
-                    f"{op.name}: sample {sample} of dimension {dim} is seen where {state} "
-                    "has another one"
-                )
+        assert len(now) == len(plain)
+        for k in placed:
+            assert _is_unseen(plain[k], now[k], states[k], sample, size), (
+                f"{op.name}: sample {sample} of dimension {dim} is seen where {states[k]} "
+                "has another one"
+            )
     return sum(isinstance(s, Place) for s in states)
+
+
+def _copies(leaves: list[Any]) -> list[Any]:
+    return [a.clone() if isinstance(a, torch.Tensor) else a for a in leaves]
 
 
 def _changed(op: Any, a: Any, dim: int, sample: int) -> Any:
@@ -132,8 +137,7 @@ def _changed(op: Any, a: Any, dim: int, sample: int) -> Any:
 
 def _results(op: Any, leaves: list[Any], spec: Any) -> list[Any] | None:
     """Return the tensors that the op returns, or None if it refuses."""
-    copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in leaves]
-    x, args, kwargs = pytree.tree_unflatten(copies, spec)
+    x, args, kwargs = pytree.tree_unflatten(_copies(leaves), spec)
     torch.manual_seed(0)
     try:
         results = pytree.tree_leaves(op(x, *args, **kwargs))
