@@ -23,26 +23,32 @@ GRADS = ("plain", "leaf", "computed")  # whether an input requires grad, and as 
 
 @dataclass(frozen=True)
 class Input:
-    """An argument. `kind`: a word of the grammar's inputs. `grad`: whether its base is a leaf, or
-    computed from one. `other`: the input that it shares memory with. `text`: the expression."""
+    """An argument of a program."""
 
     name: str
+    # A word of the grammar's inputs.
     kind: str
+    # Whether its base is a leaf, or computed from one.
     grad: str
+    # The expression that makes it.
     text: str
+    # The input that it shares memory with.
     other: str = ""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call. `kind`: how it differs from the first one. `before`: statements that run before
-    it. `around`: a context manager. `repeats`: the inputs are those of the call before it."""
+    """One call of a program."""
 
+    # The difference from the first call.
     kind: str
     inputs: tuple[Input, ...]
     dtype: str = "double"
+    # The context manager that the call runs in.
     around: str = ""
+    # Statements that run before the call.
     before: str = ""
+    # Whether the inputs are those of the call before it.
     repeats: bool = False
 
     def text(self) -> str:

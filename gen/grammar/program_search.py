@@ -71,15 +71,16 @@ class Finding:
 
 @dataclass
 class Search:
-    """Draw programs by number. `run`: how many. `refused`: those that torch or the model refuses.
-    `repeated`: those whose difference is that of a finding before."""
+    """Draw programs by number, and count them."""
 
     grammar: Grammar
     levels: Sequence[Level]
     seed: int = 0
     findings: list[Finding] = field(default_factory=list)
     run: int = 0
+    # How many programs torch or the model refused.
     refused: int = 0
+    # How many programs differed just as an earlier finding did.
     repeated: int = 0
 
     def try_number(self, number: int) -> list[Finding]:

@@ -21,13 +21,15 @@ FILES = (".pt", ".npy")
 
 
 class Tag(NamedTuple):
-    """What may follow a tag. ``takes_list``: whether that is a list. ``expected``: an example of
-    it, for messages. ``holds``: whether the content is right, in a matrix in this folder. ``read``:
-    makes the content of a scalar from its text."""
+    """The content that may follow a tag."""
 
+    # Whether the content is a list.
     takes_list: bool
+    # An example of the content, for messages.
     expected: str
+    # Returns whether the content is right, in a matrix in this folder.
     holds: Callable[[Any, Path], bool]
+    # Makes the content of a scalar from its text.
     read: Callable[[str], object] = str
 
 

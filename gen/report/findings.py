@@ -24,25 +24,25 @@ _CELLS = 30  # of a finding that are named; the grid has all
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding as the page shows it.
+    """A finding as the page shows it."""
 
-    `number`: its place among all findings of the run, and `key` the end of its address, which is
-    the same in every run. `cells`: (node, address on the page) of the first ones, `more` how many
-    follow. `example`: the cell whose sides, program and history are shown; the one with the
-    shortest program. `history`: (run, outcome) of the example in earlier runs, oldest first.
-    """
-
+    # Its place among all findings of the run.
     number: int
+    # The end of its address on the page, which is the same in every run.
     key: str
     severity: Severity
     outcome: str
     op: str
     why: str
     frame: str
+    # Node and address of the first cells.
     cells: Sequence[tuple[str, str]]
+    # How many cells follow.
     more: int
+    # The cell with the shortest program. The page shows its sides, program and history.
     example: CellResult
     since: str
+    # Run and outcome of the example in earlier runs, oldest first.
     history: Sequence[tuple[str, str]]
     command: str
     script: str

@@ -27,12 +27,13 @@ _COUNTS = re.compile(r"# Cells: (?P<counts>[\w ,]+)\.")
 
 @dataclass(frozen=True)
 class Module:
-    """A test module. `counts`: its cells at each tier, smaller tiers included; empty if it has no
-    table. `digest`: of its content."""
+    """A test module."""
 
     path: Path
     name: str
+    # Its cells at each tier, with those of smaller tiers. Empty if it has no table.
     counts: Mapping[str, int]
+    # Of its content.
     digest: str
 
     @property

@@ -58,18 +58,17 @@ def accumulator_of(value: Any) -> AccumulateGrad:
 
 
 class GradValue(Value):
-    """A value of a grad level.
+    """A value of a grad level."""
 
-    ``_edge``: (node, output number) that it comes from. ``_req``: whether it is a leaf that
-    requires grad. ``_generation``: counts writes that changed its history, so that its views notice
-    them. ``_nested``: a class attribute, whether its values hold nested tensors.
-    """
-
+    # A class attribute: whether the values of the class hold nested tensors.
     _nested: bool = False
     _level: Level
+    # The node and the number of the output that it comes from.
     _edge: Edge | None = None
+    # Whether it is a leaf that requires grad.
     _req: bool = False
     _accumulator: Any = None
+    # Counts writes that changed its history, so that its views notice them.
     _generation: int = 0
     _retains: bool = False
     _grad: Any = None  # of a value that retains it

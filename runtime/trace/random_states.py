@@ -80,17 +80,16 @@ _DEFAULT_SEED = torch.Generator().initial_seed()
 
 @dataclass(frozen=True)
 class Seeding:
-    """The effect of a call on the state of ``generator``.
-
-    ``first``: the seed that it sets before the draws of the graph. ``restores``: whether it gives
-    back the state from before the call afterwards. ``last``: the seed that it sets afterwards.
-    ``where``: the user's line of the first draw after ``first``, as the end of an error message.
-    """
+    """The effect of a call on the state of ``generator``."""
 
     generator: Any
+    # The seed that the call sets before the draws of the graph.
     first: int | None
+    # Whether the call restores the earlier state afterwards.
     restores: bool
+    # The seed that the call sets afterwards.
     last: int | None
+    # The user's line of the first draw after `first`, as the end of an error message.
     where: str = field(default="", compare=False)
 
 

@@ -121,20 +121,20 @@ def _call(function: Callable[..., object], leaves: Sequence[object], spec: pytre
 
 @dataclass(slots=True)
 class Call:
-    """Hold the arguments of one call of a compiled program.
+    """Hold the arguments of one call of a compiled program."""
 
-    ``leaves``: tensors and other values. A tensor of torch that requires grad is here a leaf of the
-    session. ``plain``: what the leaves hold, for the graph. ``targets``: for each leaf whose
-    gradient is wanted, where that goes, or None. ``kinds``: the kind of each leaf. ``flags``: see
-    :func:`flags_of`. ``given``: the arguments as the caller passes them, with marks; empty if
-    nobody asks which tensors are one object.
-    """
-
+    # Tensors and other values. A tensor of torch that requires grad is a leaf of the session here.
     leaves: list[Any]
+    # The plain tensors inside the leaves, for the graph.
     plain: list[Any]
+    # For each leaf whose gradient is wanted, where the gradient goes, or None.
     targets: list[Target | None]
+    # The kind of each leaf.
     kinds: list[Kind]
+    # See :func:`flags_of`.
     flags: Flags = ()
+    # The arguments as the caller passes them, with marks. Empty if nobody asks which tensors are
+    # one object.
     given: Sequence[object] = ()
 
     @property

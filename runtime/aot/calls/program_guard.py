@@ -25,22 +25,24 @@ from .shared_arguments import with_bases
 
 @dataclass(frozen=True)
 class ProgramGuard:
-    """Ask what a call must have in common with the one that the program was captured for, in
-    addition to the kinds of its arguments.
+    """Ask whether the program that was captured for one call may serve another.
 
-    ``outside``: the kinds of the tensors that the program closes over. ``sharing``: which arguments
-    share memory; None if the program changes none, so that it does not matter. ``reads``: single
-    questions to Python's state. ``state``: asks whether Python's objects are as they were at the
-    capture. ``alone``: asks whether the program reaches no argument of a call by itself.
-    ``unknown``: the arguments that are numbers of any value.
+    The kinds of the arguments are compared elsewhere.
     """
 
     joint: Joint
+    # The kinds of the tensors that the program closes over.
     outside: Sequence[Kind]
+    # The arguments that share memory. None if the program changes none, as sharing does not matter
+    # then.
     sharing: tuple[Group, ...] | None
+    # Single questions to Python's state.
     reads: Sequence[Read]
+    # Asks whether Python's objects are as they were at the capture.
     state: StateGuard
+    # Asks whether the program reaches no argument of a call by itself.
     alone: Apart
+    # The arguments that are numbers of any value.
     unknown: frozenset[int]
     # by the classes of the arguments; None where only the general way can decide
     _ways: dict[tuple[type, ...], Take | None] = field(default_factory=dict, init=False)

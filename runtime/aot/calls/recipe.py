@@ -27,20 +27,18 @@ from .identities import OutsideArguments
 
 @dataclass(frozen=True)
 class Beside:
-    """What belongs to a program besides its graph.
+    """Hold the facts of a program besides its graph."""
 
-    ``reads``: values of Python's state that the program has read, though its code does not name
-    them. ``begin``: takes the joint graph and returns what a call does before the graph runs.
-    ``carried``: places, each the id of an owner and a name, that a call does not check, although
-    the code reads them. The graph takes the value of the call from there. ``containers``: the
-    identities of those there and in the arguments, whose contents the graph takes. ``left``: names
-    of places that the graph changes too, in addition to ``carried``.
-    """
-
+    # Values of Python's state that the program has read, though its code does not name them.
     reads: Sequence[Read] = ()
+    # Takes the joint graph, and returns the function that a call runs before the graph.
     begin: Callable[[Joint], Callable[[Call], Sequence[str]] | None] | None = None
+    # Places, each the id of an owner and a name, that a call does not check, although the code
+    # reads them. The graph takes the call's value from there.
     carried: frozenset[tuple[int, object]] = frozenset()
+    # The identities of containers, there and in the arguments, whose contents the graph takes.
     containers: frozenset[int] = frozenset()
+    # Names of places that the graph changes, in addition to `carried`.
     left: Sequence[str] = ()
 
 
@@ -79,26 +77,14 @@ class _NoLeading:
 class Recipe:
     """How the programs of one compiled function are captured and compiled.
 
-    Most fields are the arguments of :func:`aot_function`. The others:
-
-    ``again``: returns the function that runs the programs of a recipe. The derivative of a program
-    has a recipe of its own. ``modules``: the modules that ``fn`` calls. ``reads``: what becomes of
-    ``item()``, see :class:`...trace.trace_level.Trace`. ``retries``: whether a call whose graph has
-    raised may run once more, see :class:`.graph_writes.FailedGraph`. ``beside``: returns what
-    belongs to the program that was captured last. ``starting``: gets, before a capture, the state
-    of Python that the program reads. ``before``: the arguments before those of the user.
-    ``entered``: code that the captures before have run, by identity. ``ignore``: objects that are
-    no state of the program. ``single``: whether one program has to serve all calls, also where it
-    has changed the state that it reads. ``limit``: how many programs there may be in turn, each for
-    the state that the one before has left behind. ``lost``: effects of the last capture that failed
-    which nobody can undo. ``raised``: the error with which it has failed, if eager mode raises
-    it, too. ``declared``: the only objects, besides arguments, whose state the
-    program may reach; None if it may reach any. ``outside``: arguments of calls that programs have
-    reached by themselves too.
+    Fields without a comment are the arguments of :func:`aot_function`.
     """
 
     fn: Callable[..., object]
+    # The modules that `fn` calls.
     modules: Sequence[torch.nn.Module]
+    # Returns the function that runs the programs of a recipe. The derivative of a program has a
+    # recipe of its own.
     again: Callable[[Recipe], Callable[..., object]]
 
     # the graph, and how it is cut and compiled
@@ -109,24 +95,38 @@ class Recipe:
     dynamic: bool = False
     keep_primals: bool = True
     cache: Cache | None = None
+    # The answer to `item()`. See :class:`...trace.trace_level.Trace`.
     reads: str = "refuse"
+    # Whether a call whose graph has raised may run once more. See
+    # :class:`.graph_writes.FailedGraph`.
     retries: bool = False
 
     # which programs there are
+    # Whether one program has to serve all calls, even if it has changed the state that it reads.
     single: bool = False
+    # How many programs there may be in turn, each for the state that the one before has left.
     limit: int = states_in_turn.LIMIT
 
     # Python's state
+    # Objects that are no state of the program.
     ignore: tuple[object, ...] = ()
+    # The only objects, besides arguments, whose state the program may reach. None: any object.
     declared: tuple[object, ...] | None = None
+    # Returns the facts of the program that was captured last, besides its graph.
     beside: Callable[[], Beside] = Beside
+    # Gets, before a capture, the state of Python that the program reads.
     starting: Callable[[ProgramState], None] | None = None
+    # The arguments before those of the user.
     before: Leading = field(default_factory=_NoLeading)
 
     # what one capture leaves for the next one
+    # The code that earlier captures have run, by identity.
     entered: dict[int, Code] = field(default_factory=dict)
+    # Effects of the last failed capture that nobody can undo.
     lost: list[str] = field(default_factory=list)
+    # The error of the last failed capture, if eager mode raises it too.
     raised: list[BaseException] = field(default_factory=list)
+    # Arguments of calls that programs have also reached by themselves.
     outside: OutsideArguments = field(default_factory=OutsideArguments)
 
     @property

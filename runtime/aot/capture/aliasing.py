@@ -179,30 +179,33 @@ Place = tuple[torch.Size, tuple[int, ...], int]  # size, stride, offset
 
 @dataclass(frozen=True)
 class Group:
-    """Describe arguments that share memory, or one argument that shows an element of its memory
-    several times.
+    """Describe arguments that share memory, or one argument that shows an element several times.
 
-    ``members``: their numbers. ``identical``: they are one tensor. ``start`` and ``length``: the
-    part of the storage with all of them, in elements. ``places``: size, stride and offset of each.
-    ``base_place``: the place of the tensor whose views they are for autograd, if one of them
-    requires grad. ``histories``: a number for each, the same for views of one tensor. It is empty
-    if all share the history of one tensor. ``x`` and ``x.detach()`` do not: a write to one changes
-    the elements of the other, and not its history. ``firsts``: for each the first member that is
-    the same tensor, which stands for both. ``parts_of``: the class of a member that consists of
-    several tensors, if parts of it share memory with one another or with another argument. Then
-    there are no places. ``storages``: whether several storages have the memory, as those of
-    ``torch.from_numpy(a)`` and ``torch.from_numpy(a[1:])`` do. Then there are no places either.
+    A group has no places if several storages have its memory, or if a member has parts.
     """
 
+    # The numbers of the arguments.
     members: tuple[int, ...]
+    # Whether they are one tensor.
     identical: bool
+    # The part of the storage with all of them begins here, in elements.
     start: int = 0
     length: int = 0
+    # Size, stride and offset of each.
     places: tuple[Place, ...] = ()
+    # The place of the tensor whose views they are for autograd, if one of them requires grad.
     base_place: Place | None = None
+    # A number for each, the same for views of one tensor. Empty if all share the history of one
+    # tensor. `x` and `x.detach()` do not: a write to one changes the elements of the other, but not
+    # its history.
     histories: tuple[int, ...] = ()
+    # For each the first member that is the same tensor. That one stands for both.
     firsts: tuple[int, ...] = ()
+    # The class of a member that consists of several tensors, if parts of it share memory with one
+    # another or with another argument.
     parts_of: str = ""
+    # Whether several storages have the memory, as those of `torch.from_numpy(a)` and
+    # `torch.from_numpy(a[1:])` do.
     storages: bool = False
 
     @property

@@ -90,29 +90,30 @@ def _types_of_arguments(func: OpOverload) -> list[str]:
 
 @dataclass(frozen=True)
 class Input:
-    """Describe what the program does to one argument.
+    """Describe what the program does to one argument."""
 
-    ``differentiated``: its gradient is among the graph's results. ``written``: its new value is.
-    ``tangent``: the number of the new value's cotangent; None if autograd does not see the write
-    (under ``no_grad``, through ``detach()``, of a tensor without history). ``counted``: by how much
-    the program advances its version. ``reshaped``: the changes of its geometry, in order.
-    ``reshaped_unseen``: whether one of them happens under ``no_grad``. ``replaced``: the output
-    whose memory it has after the call, by ``set_``. ``overwritten``: writes to other arguments
-    change its elements. ``hooks``: what the program has registered for its gradient. ``begins``:
-    the program has called ``requires_grad_()`` of it, and so its gradient is wanted.
-    ``written_at``: the user's line of the last write.
-    """
-
+    # Whether its gradient is among the graph's results.
     differentiated: bool
+    # Whether its new value is among the graph's results.
     written: bool = False
+    # The number of the new value's cotangent. None if autograd does not see the write: under
+    # `no_grad`, through `detach()`, or of a tensor without history.
     tangent: int | None = None
+    # By how much the program advances its version.
     counted: int = 0
+    # The changes of its geometry, in order.
     reshaped: tuple[ViewStep, ...] = ()
+    # Whether one of these changes happens under `no_grad`.
     reshaped_unseen: bool = False
+    # The output whose memory it has after the call, by `set_`.
     replaced: Output | None = None
+    # Whether writes to other arguments change its elements.
     overwritten: bool = False
+    # The hooks that the program has registered for its gradient.
     hooks: tuple[Callable[[torch.Tensor], object], ...] = ()
+    # Whether the program has called `requires_grad_()` on it. Then its gradient is wanted.
     begins: bool = False
+    # The user's line of the last write.
     written_at: Line | None = field(default=None, compare=False)
 
     def write(self, target: torch.Tensor, new: torch.Tensor, recorded: bool) -> None:
@@ -281,22 +282,24 @@ class Made(Enum):
 
 @dataclass(frozen=True)
 class Output:
-    """Build one result of the program from result ``number`` of the graph, or from argument
-    ``number``, by view ops.
+    """Build one result of the program by view ops.
 
-    ``recorded``: whether views have a history. ``constant``: the result, if it is no tensor.
-    ``leaf``: the program has called ``requires_grad_()`` of it. ``sized``: numbers of the view ops
-    are results of the graph. ``released``: a Function has written to it without grad mode. It is a
-    detached alias then, if it requires grad.
+    They start from result ``number`` of the graph, or from argument ``number``.
     """
 
     made: Made
     number: int = 0
     steps: tuple[ViewStep, ...] = ()
+    # Whether views have a history.
     recorded: bool = True
+    # The result, if it is no tensor.
     constant: object = None
+    # Whether the program has called `requires_grad_()` on it.
     leaf: bool = False
+    # Whether numbers of the view ops are results of the graph.
     sized: bool = False
+    # Whether a Function has written to it without grad mode. It is a detached alias then, if it
+    # requires grad.
     released: bool = False
 
     @property
@@ -378,36 +381,35 @@ class Boundary:
 
     The graph returns new values of written inputs, computed results, gradients of differentiated
     inputs, then new values of what the backward pass writes to.
-
-    ``inputs``: one record per placeholder of a primal. ``outputs``: one per leaf of what the
-    program returns. ``tangents``: for each computed result of the graph the number of its
-    cotangent, or None. ``repeated``: a leaf of what the program returns, and an earlier one that is
-    the same object. ``released``: a leaf that a Function has returned in place of another one,
-    and that one. Both are one object if that one does not require grad after the call.
-    ``backward_written``: numbers of the inputs that the backward pass writes to.
-    ``begun``: the computed results that the program has called ``requires_grad_()`` of, and returns
-    views of. ``placed``: the computed results that lie in the memory of an argument or of another
-    result, and do not have its history.
-    ``once``: why the program has no second derivative, or empty. ``reach``: for each gradient which
-    cotangents it depends on, as the bits of a number. ``asking``: see
-    :meth:`.program.Reach.asking`.
-    ``seedings``: what a call does with the states of random generators, besides the draws of the
-    graph. ``ordinary``: numbers of the graph's results that are no inference tensors although the
-    program is called in inference mode. ``grad`` and its like leave it.
     """
 
+    # One record for each placeholder of a primal.
     inputs: tuple[Input, ...]
+    # One record for each leaf of the results of the program.
     outputs: tuple[Output, ...]
+    # For each computed result of the graph the number of its cotangent, or None.
     tangents: tuple[int | None, ...]
+    # Pairs of a leaf of the results, and an earlier one that is the same object.
     repeated: tuple[tuple[int, int], ...] = ()
+    # Pairs of a leaf that a Function has returned in place of another one, and that one. Both are
+    # one object if the latter does not require grad after the call.
     released: tuple[tuple[int, int], ...] = ()
+    # Numbers of the inputs that the backward pass writes to.
     backward_written: tuple[int, ...] = ()
+    # Computed results for which the program has called `requires_grad_()`, and returns views.
     begun: tuple[int, ...] = ()
+    # Computed results in the memory of an argument or of another result, without its history.
     placed: tuple[Alias, ...] = ()
+    # Why the program has no second derivative. Empty if it has one.
     once: str = ""
+    # For each gradient the cotangents that it depends on, as the bits of a number.
     reach: tuple[int, ...] = ()
+    # See :meth:`.program.Reach.asking`.
     asking: Mapping[str, Set[frozenset[int]]] = field(default_factory=dict)
+    # The effects of a call on the states of random generators, besides the draws of the graph.
     seedings: tuple[Seeding, ...] = ()
+    # Numbers of the graph's results that are no inference tensors, although the program is called
+    # in inference mode. `grad` and similar transforms leave that mode.
     ordinary: tuple[int, ...] = ()
 
     def finish(self, arguments: Sequence[object], results: list[torch.Tensor]) -> None:

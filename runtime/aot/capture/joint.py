@@ -39,24 +39,25 @@ class Joint:
 
     Placeholders: primals (arguments, bases of arguments that share memory, closed-over tensors),
     then tangents. :class:`Boundary` says what the results are.
-
-    ``traced``: the module, whose nodes may have no abstract values yet; those of ``module`` have.
-    ``closed_over``: the tensors from outside, the last primals. ``groups``: the arguments that
-    share memory; those that are not one tensor have a common base. ``elements``: tensors from
-    outside whose elements the program has read in Python, each with the bytes at that time.
-    ``applications``: the calls of custom Functions. ``layouts``: the parts of the values of the
-    program; None if all are plain tensors. A value that consists of others is one primal, result
-    or gradient for ``boundary``, and as many in the graph as it has parts.
     """
 
+    # Its nodes may have no abstract values yet. Those of `module` have.
     traced: fx.GraphModule
     boundary: Boundary
     out_spec: pytree.TreeSpec
     abstraction: Abstraction | None
+    # The tensors from outside, which are the last primals.
     closed_over: tuple[torch.Tensor, ...] = ()
+    # The arguments that share memory. If they are not one tensor, they have a common base.
     groups: tuple[Group, ...] = ()
+    # The parts of the values of the program. None if all are plain tensors. A value that consists
+    # of others is one primal, result or gradient for `boundary`, but has a place in the graph for
+    # each part.
     layouts: Layouts | None = None
+    # Tensors from outside whose elements the program has read in Python, each with the bytes at
+    # that time.
     elements: tuple[tuple[torch.Tensor, bytes], ...] = ()
+    # The calls of custom Functions.
     applications: tuple[Application, ...] = ()
 
     @property

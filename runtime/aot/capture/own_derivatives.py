@@ -39,21 +39,21 @@ NOT_RUN = "its backward did not run in the first backward pass"
 
 @dataclass(eq=False)
 class Application:
-    """A call of a custom Function in the program. All nodes are those of the joint graph.
-
-    ``inputs``: of each edge of the call the tensor, None for one without a gradient. ``outputs``:
-    by number, the outputs with a gradient. ``cotangents``: by number of the output, what
-    ``backward`` got. ``gradients``: of each edge what it returned. ``calls``: the calls that it
-    made. ``why``: why these do not tell the derivative, or empty.
-    """
+    """A call of a custom Function in the program. All nodes are those of the joint graph."""
 
     name: str
     line: Line | None
+    # The tensor of each edge of the call, None for an edge without a gradient.
     inputs: Sequence[fx.Node | None]
+    # The outputs with a gradient, by number.
     outputs: dict[int, fx.Node] = field(default_factory=dict)
+    # The arguments of `backward`, by the number of the output.
     cotangents: dict[int, fx.Node] = field(default_factory=dict)
+    # The results of `backward`, one for each edge.
     gradients: Sequence[fx.Node | None] = ()
+    # The calls that `backward` made.
     calls: frozenset[fx.Node] = frozenset()
+    # Why these calls do not determine the derivative. Empty if they do.
     why: str = NOT_RUN
 
     def ends(self) -> list[fx.Node]:
@@ -112,15 +112,14 @@ class NoGradWatch(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Part:
-    """Delimit the part of a joint graph that is the backward of one application.
-
-    ``last``: the last one of its outputs. ``rest``: what it reads besides the cotangents and
-    outputs. ``nodes``: its calls, in program order.
-    """
+    """Delimit the part of a joint graph that is the backward of one application."""
 
     application: Application
+    # The last of its outputs.
     last: fx.Node
+    # The nodes that it reads besides the cotangents and outputs.
     rest: tuple[fx.Node, ...]
+    # Its calls, in program order.
     nodes: tuple[fx.Node, ...]
 
     def reads(self) -> list[fx.Node]:

@@ -48,18 +48,20 @@ _BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 class Pullback:
     """Describe a pullback.
 
-    ``primals``: numbers of the primals that it takes. ``saved``: numbers of the saved values that
-    it takes, after the primals. Cotangents come last. ``nodes``: the calls of the joint graph that
-    it runs. ``drawn``: random numbers that the forward pass must save, too; their numbers come
-    after the others. ``parts``: the derivatives of custom Functions that it needs. ``refused``: why
-    there is no pullback, or empty.
+    It takes primals, saved values, drawn numbers and then cotangents.
     """
 
+    # Numbers of the primals that it takes.
     primals: tuple[int, ...] = ()
+    # Numbers of the saved values that it takes.
     saved: tuple[int, ...] = ()
+    # The calls of the joint graph that it runs.
     nodes: frozenset[fx.Node] = frozenset()
+    # Why there is no pullback. Empty if there is one.
     refused: str = ""
+    # Random numbers that the forward pass must save too. Their numbers come after the others.
     drawn: tuple[fx.Node, ...] = ()
+    # The derivatives of custom Functions that it needs.
     parts: tuple[Part, ...] = ()
 
     def module(

@@ -175,18 +175,16 @@ def _same_leaf(a: object, b: object) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Compose a tensor of class ``kind`` of its parts.
-
-    ``parts``: per part its own layout, None for a plain tensor. ``size``: numbers, or (part,
-    dimension) where the size is that of a part. ``stride``: numbers, the number of the part with
-    these strides, or None for a contiguous tensor.
-    """
+    """Compose a tensor of class ``kind`` of its parts."""
 
     kind: Any
     names: tuple[str, ...]
+    # The layout of each part, None for a plain tensor.
     parts: tuple[Layout | None, ...]
     context: Context
+    # Numbers, or (part, dimension) where the size is that of a part.
     size: tuple[Any, ...]
+    # Numbers, the number of the part with these strides, or None for a contiguous tensor.
     stride: tuple[int, ...] | int | None
 
     @property

@@ -49,17 +49,17 @@ from ..python_state.object_graph import early_graph
 
 
 class Piece(NamedTuple):
-    """Describe a function to capture.
+    """Describe a function to capture."""
 
-    ``what``: its name in errors. ``run`` takes tensors and returns a pytree. ``contiguous``: how
-    many of its first arguments are the carry of a loop. These and the results are contiguous,
-    because results are the arguments of the next step. ``copies``: a result that shares memory with
-    an argument or another result is copied. Without it such a result is refused.
-    """
-
+    # Its name in errors.
     what: str
+    # Takes tensors, and returns a pytree.
     run: Callable[..., object]
+    # How many of its first arguments are the carry of a loop. These and the results are contiguous,
+    # because results are the arguments of the next step.
     contiguous: int = 0
+    # Whether to copy a result that shares memory with an argument or another result. Otherwise such
+    # a result is refused.
     copies: bool = False
 
 

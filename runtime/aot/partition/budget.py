@@ -28,15 +28,14 @@ _MOST_CUTS = 12  # between two cuts, each of which costs a maximum flow
 
 @dataclass(frozen=True)
 class Choice:
-    """Hold values to save, and what that costs.
-
-    ``bytes``: saved. ``peak``: the most bytes at any time. ``work``: of computing again, in bytes
-    moved.
-    """
+    """Hold values to save, and their cost."""
 
     saved: tuple[fx.Node, ...]
+    # Of the saved values.
     bytes: int
+    # The most bytes at any time.
     peak: int
+    # The cost of computing the others again, in bytes moved.
     work: int
 
     def may_precede(self, other: Choice) -> bool:

@@ -22,17 +22,17 @@ Neighbours = Mapping[Key, list[Key]]
 
 @dataclass
 class Layout:
-    """Hold the places of boxes.
+    """Hold the places of boxes."""
 
-    ``layer``: of each box, from 0. ``width``: of the whole. ``depth``: the number of layers. ``x``:
-    the middle of each box. ``bends``: for each edge the (layer, x) at which it passes the layers
-    between its two boxes.
-    """
-
+    # The layer of each box, from 0.
     layer: dict[str, int]
+    # The width of the whole picture.
     width: float
+    # The number of layers.
     depth: int
+    # The middle of each box.
     x: dict[str, float] = field(default_factory=dict)
+    # For each edge the (layer, x) at which it crosses the layers between its two boxes.
     bends: dict[Edge, list[tuple[int, float]]] = field(default_factory=dict)
 
 
