@@ -108,14 +108,14 @@ _BY_OUTCOME = {
 
 @dataclass(frozen=True)
 class Failed:
-    """The failure of a cell, as its row in the results has it. `cause`: the error without its
-    numbers. `frame`: the line of user code that raised it, if there is one. `expected` and
-    `actual`: the two values, or what came in the place of one, in short.
-    """
+    """The failure of a cell, as its row in the results has it."""
 
     severity: Severity
+    # The error without its numbers.
     cause: str = ""
+    # The line of user code that raised it, if there is one.
     frame: str = ""
+    # The expected and the actual value, in short.
     expected: str = ""
     actual: str = ""
 

@@ -59,15 +59,14 @@ _PROBES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked for.
-
-    ``found``: a version, or what is so. ``state``: "ok", "missing", "unsupported", or "optional"
-    for what is not here and need not be. ``advice``: what to do, empty for what is ok.
-    """
+    """The result of one question of the doctor."""
 
     what: str
+    # A version, or a fact.
     found: str
+    # "ok", "missing", "unsupported", or "optional" for something that need not be here.
     state: str = OK
+    # Empty if all is ok.
     advice: str = ""
 
 

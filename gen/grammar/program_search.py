@@ -30,12 +30,13 @@ _FAULTS = ("INTERNAL ASSERT", "invalid gradient")  # torch's own, which are no r
 
 @dataclass(frozen=True)
 class Difference:
-    """What a level does wrong. `part`: a value, a fact or an error, without its place. `call`: the
-    number of the call."""
+    """A mistake of a level."""
 
     level: str
+    # A value, a fact or an error, without its place.
     part: str
     message: str
+    # The number of the call.
     call: int
     severity: Severity = Severity.WRONG
 

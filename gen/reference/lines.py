@@ -26,15 +26,14 @@ Slope = list[float | None]
 
 @dataclass(frozen=True)
 class Line:
-    """What is known of an op on a row.
-
-    `scan`: it has a result for each number. `exact`: nothing is rounded. `slopes` gives a list for
-    each result that is differentiable, in order.
-    """
+    """The definition of an op on a row."""
 
     value: Callable[..., Any]
+    # Gives a list for each result that is differentiable, in order.
     slopes: Callable[..., Any] | None = None
+    # Whether the op has a result for each number.
     scan: bool = False
+    # Whether nothing is rounded.
     exact: bool = False
 
 

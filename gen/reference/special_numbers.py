@@ -29,15 +29,14 @@ __all__ = ["NARROW", "POINTWISE", "Near", "Pointwise"]
 
 @dataclass(frozen=True)
 class Pointwise:
-    """What is known of an op.
-
-    `signed`: a zero that it returns has the sign that `value` gives. `exact`: nothing is rounded,
-    so that a result is a number of `value`, or one that `value` says is :class:`Near` it.
-    """
+    """The definition of an op on single numbers."""
 
     value: Callable[..., Any]
     slopes: Callable[..., Slopes] | None = None
+    # Whether a zero that the op returns has the sign that `value` gives.
     signed: bool = False
+    # Whether nothing is rounded. Then a result is a number of `value`, or one that `value` says is
+    # :class:`Near` it.
     exact: bool = False
 
 

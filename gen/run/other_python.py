@@ -25,15 +25,14 @@ _NO_TESTS = 5  # pytest's exit code of a run that collected nothing
 
 @dataclass(frozen=True)
 class Job:
-    """What to run.
-
-    ``tests``: the folder of the generated modules. ``select``: an expression for ``pytest -k``.
-    """
+    """The cells that another Python is to run."""
 
     target: str
     tier: str
+    # The folder of the generated modules.
     tests: Path
     workers: int
+    # An expression for `pytest -k`.
     select: str = ""
 
     def check(self) -> None:

@@ -31,18 +31,18 @@ _ROUNDS = 3  # of Newton and Schulz: an error of 1e-3 becomes one of 1e-24
 
 @dataclass(frozen=True)
 class Domain:
-    """Values that a tensor of a sample may have.
+    """Values that a tensor of a sample may have."""
 
-    `draw` takes the shape, the dtype and the description. `near` returns the values of the domain
-    near others, and those of the domain as they are; None if small moves do not leave it. `dims`:
-    how many of the last dimensions a condition ties together. `dtype`: that of its tensors, unless
-    the description has one. `moves`: whether derivatives by it have a meaning.
-    """
-
+    # Takes the shape, the dtype and the description.
     draw: Draw
+    # Returns values of the domain near others, and those of the domain as they are. None if small
+    # moves do not leave the domain.
     near: Callable[[Tensor], Tensor] | None = None
+    # How many of the last dimensions a condition ties together.
     dims: int = 0
+    # The dtype of its tensors, unless the description has one.
     dtype: torch.dtype | None = None
+    # Whether derivatives by it have a meaning.
     moves: bool = True
 
 

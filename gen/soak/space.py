@@ -25,14 +25,15 @@ _SIZES = (1, 2, 3, *(0,) * 6)  # mostly as given
 
 @dataclass(frozen=True)
 class Entry:
-    """What the matrix says of some cells of an op: that they are left out, or the error or the
-    tolerance that it expects.
+    """An exception of the matrix for some cells of an op.
 
-    `stages`: those of their pipelines, outermost first; `layout`: that of their inputs.
+    They are left out, or an error or a tolerance is expected of them.
     """
 
+    # Of the pipelines, outermost first.
     stages: tuple[str, ...]
     dtypes: frozenset[str]
+    # Of the inputs.
     layout: str = "contiguous"
     error: Known | None = None
     tolerance: tuple[float, float] = (0.0, 0.0)
@@ -62,19 +63,18 @@ class Subject:
 
 @dataclass(frozen=True)
 class Draw:
-    """A cell of a soak.
-
-    `stages`: outermost first. `sample`: its place among those of the op by size. `size`: the
-    largest dimension, 0: any.
-    """
+    """A cell of a soak."""
 
     subject: Subject = field(repr=False)
     dtype: str
+    # Outermost first.
     stages: tuple[str, ...]
     layout: str = "contiguous"
     extreme: bool = False
     numbers: str = "as given"
+    # Its place among the samples of the op by size.
     sample: int = 0
+    # The largest dimension. 0: any.
     size: int = 0
 
     @property

@@ -264,14 +264,15 @@ def _call_inverse(
 
 
 class WrittenBack(NamedTuple):
-    """The effect of a program on a tensor from outside. ``value``: its final value, None if only
-    its geometry has changed. ``recorded``: whether a write to it happened with grad mode.
-    ``counted``: whether a write went another way than through ``.data``. ``turns``: the calls that
-    have changed its geometry in place."""
+    """The effect of a program on a tensor from outside."""
 
+    # Its final value. None if only its geometry has changed.
     value: torch.Tensor | None
+    # Whether a write to it happened with grad mode.
     recorded: bool
+    # Whether a write went another way than through `.data`.
     counted: bool
+    # The calls that have changed its geometry in place.
     turns: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
 
     def into(self, tensor: torch.Tensor) -> None:

@@ -21,17 +21,15 @@ from .uses import Layout, ParameterCall, Use, unflattened
 
 
 class FollowedCall(NamedTuple):
-    """A call with the states of its arguments.
-
-    ``flat``: the arguments in one list, as ``layout`` says. ``states``: for each of them its
-    state, or None.
-    """
+    """A call with the states of its arguments."""
 
     op: Op
     args: Sequence[Any]
     kwargs: dict[str, Any]
+    # The arguments in one list, as `layout` says.
     flat: list[Any]
     layout: Layout
+    # The state of each argument in `flat`, or None.
     states: list[object]
 
     # These three run for every call, and a generator would take twice the time.

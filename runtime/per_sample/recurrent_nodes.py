@@ -37,15 +37,16 @@ class _Settings(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a recurrent layer. ``of_layers``: the weights of each layer and direction.
-    ``sizes``: of a packed sequence, how many sequences have each time."""
+    """A call of a recurrent layer."""
 
     kind: str
     x: Any
     states: Sequence[Tensor]
     params: Sequence[Any]
+    # The weights of each layer and direction.
     of_layers: Sequence[Weights]
     settings: _Settings
+    # How many sequences of a packed sequence have each time.
     sizes: Any
 
     @property

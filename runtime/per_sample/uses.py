@@ -281,10 +281,11 @@ class Tap(Node):
 
 
 class _Arguments(NamedTuple):
-    """The arguments of a call by name. ``numbers``: of each that is given, its number in one list,
-    or those of its elements. ``defaults``: of all arguments."""
+    """The arguments of a call by name."""
 
+    # The number of each argument in one list, or the numbers of its elements.
     numbers: dict[str, Any]
+    # The defaults of all arguments.
     defaults: dict[str, object]
 
     def name_of(self, number: int) -> str | None:

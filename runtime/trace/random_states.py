@@ -216,13 +216,15 @@ def _reference_to(generator: object) -> weakref.ref[object]:
 
 @dataclass(frozen=True)
 class _Met:
-    """A generator that a trace first sees at a draw. ``own``: the program's object for it.
-    ``seed``: see :func:`_seed_of`. ``fresh``: whether it was in the state of its seed, so that the
-    program may have created or seeded it. ``where``: the line of the draw."""
+    """A generator that a trace first sees at a draw."""
 
+    # The program's object for it.
     own: weakref.ref[Any]
+    # See :func:`_seed_of`.
     seed: int | None
+    # Whether it was in the state of its seed. Then the program may have created or seeded it.
     fresh: bool
+    # The line of the draw.
     where: str
 
 

@@ -23,10 +23,11 @@ from ..torch_private.native_functions import assert_async
 
 
 class Check(NamedTuple):
-    """A check of torch's, which reads a Boolean. ``good``: the answer with which the program goes
-    on. ``wrong``: what is wrong if the answer is the other one."""
+    """A check by torch, which reads a Boolean."""
 
+    # The answer with which the program goes on.
     good: bool
+    # The mistake that the other answer shows.
     wrong: str
 
     def of_graph(self, answer: torch.Tensor) -> bool:

@@ -26,17 +26,15 @@ _REFUSED = (
 
 @dataclass(frozen=True)
 class Subject:
-    """An op of a family at a dtype, with its row.
-
-    `few`: a capture costs more than a call, so fewer and smaller samples are due. `every`: no limit
-    holds.
-    """
+    """An op of a family at a dtype, with its row."""
 
     family: str
     op: str
     row: Mapping[str, Any]
     dtype: str
+    # A capture costs more than a call, so it gets fewer and smaller samples.
     few: bool
+    # Whether no limit holds.
     every: bool
 
 

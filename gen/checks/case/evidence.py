@@ -23,15 +23,13 @@ _MOST_REASONS = 3  # of the samples that compared nothing, in one message
 
 @dataclass
 class Evidence:
-    """What the samples of a case have compared, and why some compared nothing.
-
-    `vanishes`: an entry says that all results are zero. `is_meta`: tensors of the device have no
-    numbers.
-    """
+    """Count what the samples of a case compare, and collect why some compare nothing."""
 
     axes: Axes
     references: Sequence[str]
+    # Whether an entry says that all results are zero.
     vanishes: bool
+    # Whether tensors of the device have no numbers.
     is_meta: bool
     tally: Tally = field(default_factory=Tally)
     reasons: dict[str, None] = field(default_factory=dict)

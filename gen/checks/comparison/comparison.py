@@ -57,23 +57,23 @@ _LINEAR = frozenset({"vjp", "backward", "grad"})
 
 @dataclass
 class Comparison:
-    """One program of one sample. The target runs it once, for any number of references.
-
-    `op` is the name of the row, `stages` are the transforms, innermost first. `label` describes the
-    program in messages. `expected`: results of the last reference. `refusal`: what the target
-    raised in place of results, where it may.
-    """
+    """One program of one sample. The target runs it once, for any number of references."""
 
     target: Target
+    # The name of the row.
     op: str
     sample: Sample
     program: Program
+    # The transforms, innermost first.
     stages: Sequence[str]
     axes: Axes
     rule: Rule
+    # Describes the program in messages.
     label: str
     device: str = "cpu"
+    # The results of the last reference.
     expected: Outputs | None = None
+    # The error of the target in place of results, where it may refuse.
     refusal: Exception | None = None
     _actual: Outputs | None = None  # the target's results, on the CPU
     _made: Outputs | None = None  # the target's results, on its device

@@ -45,16 +45,15 @@ _LARGEST = 1 << 20  # elements of a result that is compared
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument of a kernel. `kind`: its type as a schema has it, such as ``Optional[int]``.
-
-    `length`: that of a list for which the schema says it.
-    """
+    """An argument of a kernel."""
 
     name: str
+    # Its type in the schema, such as `Optional[int]`.
     kind: str
     by_name: bool = False
     is_written: bool = False
     has_default: bool = False
+    # The length of a list, if the schema gives one.
     length: int | None = None
 
 

@@ -38,19 +38,18 @@ Fault = Callable[[Function], Function]
 
 @dataclass(frozen=True)
 class Stage:
-    """A function of torch's compilers, and the mistakes that can be made in it.
+    """A function of torch's compilers, and the mistakes that can be made in it."""
 
-    ``part``: a key of :data:`gen.targets.faults.KINDS`. ``owner`` and ``attribute``: where torch
-    looks the function up. ``shows``: tells by the arguments and the result of a call which mistakes
-    would change anything; None if all may. ``of_function``: whether the function returns another
-    one, whose results are meant.
-    """
-
+    # A key of :data:`gen.targets.faults.KINDS`.
     part: str
+    # Torch looks the function up as this attribute of the owner.
     owner: Any
     attribute: str
     faults: Mapping[str, Fault]
+    # Tells by the arguments and the result of a call which mistakes would change anything. None if
+    # all may.
     shows: Callable[[Sequence[Any], Any], set[str]] | None = None
+    # Whether the function returns another one, whose results are meant.
     of_function: bool = False
 
     @contextmanager

@@ -20,14 +20,13 @@ _LIMIT = 256  # kinds of calls that are remembered
 
 @dataclass
 class _Seen:
-    """Hold what is known of the numbers in calls of one kind, by position.
+    """Hold the facts of the numbers in calls of one kind, by position."""
 
-    ``first``: the kind with the first value. ``open``: the numbers that are inputs of graphs.
-    ``fixed``: the numbers that never are.
-    """
-
+    # The kind with the first value.
     first: dict[int, Kind] = field(default_factory=dict)
+    # The numbers that are inputs of graphs.
     open: set[int] = field(default_factory=set)
+    # The numbers that never are inputs.
     fixed: set[int] = field(default_factory=set)
 
     def note(self, kinds: Sequence[Kind]) -> None:

@@ -306,14 +306,13 @@ def _carry_before_steps(
 
 @dataclass(frozen=True)
 class _Moving:
-    """Hold the numbers of the operands of a scan for which a derivative is computed.
+    """Hold the numbers of the operands of a scan for which a derivative is computed."""
 
-    ``carry``: of those in the carry. ``elements``: of tensors of which a step takes an element.
-    ``rest``: of the others.
-    """
-
+    # Operands in the carry.
     carry: list[int]
+    # Tensors of which each step takes one element.
     elements: list[int]
+    # All other operands.
     rest: list[int]
 
     @classmethod

@@ -28,44 +28,48 @@ Tensor = torch.Tensor
 class Weights(NamedTuple):
     """The weights of one direction of one layer.
 
-    ``x``: (G, n), of the input. ``h``: (G, p), of the hidden state. ``b_x``, ``b_h``: (G,), or
-    None. ``projection``: (p, hidden) of an LSTM whose hidden state is a projection, else None. G is
-    hidden times the number of gates.
+    In shapes, G is the size of the hidden state times the number of gates.
     """
 
+    # (G, n), of the input.
     x: Tensor
+    # (G, p), of the hidden state.
     h: Tensor
+    # (G,), or None. So is `b_h`.
     b_x: Tensor | None
     b_h: Tensor | None
+    # (p, hidden), of an LSTM whose hidden state is a projection, else None.
     projection: Tensor | None
 
 
 class Cotangents(NamedTuple):
-    """The result of the backward pass of S sequences of T times. Zero after the end of a sequence.
+    """The result of the backward pass of S sequences of T times.
 
-    ``z_x``, ``z_h``: (S, T, G), of the parts of the gates that the input and the hidden state give.
-    ``before``: (S, T, p), the hidden state before each time. ``initial``: of the initial states.
-    ``projected``, ``unprojected``: (S, T, p) and (S, T, hidden), the cotangent of the hidden state
-    and the argument of its projection, None without a projection.
+    It is zero after the end of a sequence.
     """
 
+    # (S, T, G), of the part of the gates that the input gives.
     z_x: Tensor
+    # (S, T, G), of the part of the gates that the hidden state gives.
     z_h: Tensor
+    # (S, T, p), the hidden state before each time.
     before: Tensor
+    # The cotangents of the initial states.
     initial: list[Tensor]
+    # (S, T, p), the cotangent of the hidden state. None without a projection.
     projected: Tensor | None
+    # (S, T, hidden), the argument of the projection. None without a projection.
     unprojected: Tensor | None
 
 
 class _SavedStep(NamedTuple):
-    """The tensors that one step saves for the backward pass.
+    """The tensors that one step saves for the backward pass."""
 
-    ``before``: the hidden state before it. ``parts``: the arguments of :meth:`_Cell.back`.
-    ``unprojected``: the hidden state before its projection, None without a projection.
-    """
-
+    # The hidden state before the step.
     before: Tensor
+    # The arguments of :meth:`_Cell.back`.
     parts: tuple[Tensor, ...]
+    # The hidden state before its projection. None without a projection.
     unprojected: Tensor | None
 
 

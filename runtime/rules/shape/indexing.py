@@ -306,20 +306,20 @@ linear(
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The places that the sources of a reduction go to.
-
-    ``index``: the place of each source along ``dim``. ``read(t)``: the values of ``t`` at the
-    places of the sources. ``add(t, s)``: ``t`` with the sources ``s`` added at their places.
-    ``clear(t)``: ``t`` with zeros at all places. ``again(t, s)``: the same reduction of other
-    tensors. ``include_self``: whether the old value of a place takes part.
-    """
+    """The places that the sources of a reduction go to."""
 
     dim: int
+    # The place of each source along `dim`.
     index: torch.Tensor
+    # read(t): the values of `t` at the places of the sources.
     read: Callable[[torch.Tensor], torch.Tensor]
+    # add(t, s): `t` with the sources `s` added at their places.
     add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    # clear(t): `t` with zeros at all places.
     clear: Callable[[torch.Tensor], torch.Tensor]
+    # again(t, s): the same reduction of other tensors.
     again: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    # Whether the old value of a place takes part.
     include_self: bool
 
     def clear_if_excluded(self, t: torch.Tensor) -> torch.Tensor:
