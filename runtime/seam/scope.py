@@ -20,6 +20,10 @@ class RunningLevel(Protocol):
     """A :class:`.levels.Level`, as far as it matters here."""
 
     number: int
+    # Whether its values have a history, as those of a tape.
+    keeps_history: bool
+    # The number of leading dimensions that its function does not see, as those of a batch.
+    hidden: int
 
     def wrap(self, inner: torch.Tensor, history: Any = None, /) -> Any:
         """Return a value of this level with the inner tensor ``inner``."""

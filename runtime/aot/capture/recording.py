@@ -97,11 +97,11 @@ class TracedGradients(LeafGradients):
             return self.inputs[entry.leaf]
         return entry.leaf
 
-    def read(self, entry: KeptGradient, dropped: bool) -> None:
+    def read(self, entry: KeptGradient) -> None:
         """Find the gradient from before the trace, which is a constant of the graph."""
         entry.known = True
         leaf = self.tensor_of(entry)
-        if dropped or leaf is None:
+        if leaf is None:
             return
         before = leaf._grad if isinstance(leaf, Tensor) else self.plain_gradient(leaf)
         entry.value = self.as_value(before)

@@ -50,11 +50,11 @@ class Doubled(torch.autograd.Function):
 
 
 def _scale(x: Tensor) -> Any:
-    return Scaled.apply(x, 3.0)
+    return Scaled.apply(x, 3.0)  # type: ignore[no-untyped-call]
 
 
 def _double(x: Tensor) -> Any:
-    return Doubled.apply(x * 1)
+    return Doubled.apply(x * 1)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("apply", [_scale, _double])
@@ -64,8 +64,8 @@ def test_each_method_is_called_as_often_as_in_eager_mode(apply: Any) -> None:
     def step(x: Tensor) -> Tensor:
         weight.grad = None
         apply(weight * x).sum().backward()
-        assert weight.grad is not None
-        return weight.grad.clone()
+        gradient: Any = weight.grad
+        return torch.clone(gradient)
 
     CALLS.clear()
     expected, eager, compiled = step(torch.ones(3)), Counter(CALLS), jit(step)
