@@ -107,18 +107,18 @@ class CallResults:
         self._results = [(index, output.number) for index, output in outputs if output.is_result]
         self._others = [(index, output) for index, output in outputs if not output.is_result]
 
-    def copy_ordinary(self, results: Sequence[Any]) -> Sequence[torch.Tensor | float | None]:
-        """Return the results of the graph, none of which is wrongly a tensor of inference mode.
+    def in_their_modes(self, results: Sequence[Any]) -> Sequence[torch.Tensor | float | None]:
+        """Return the results of the graph as inference tensors where those of the program are.
 
-        The graph runs in inference mode. So the results that the program computes outside of it are
-        copied outside.
+        Example: ``with torch.inference_mode(): y = x * 2``. The whole graph runs in the mode of the
+        caller. So the results that the program computes in the other mode are copied there.
         """
-        if not self.boundary.ordinary:
+        if not self.boundary.other_mode:
             return results
         copies = list(results)
-        with torch.inference_mode(False), torch.no_grad():
-            for index in self.boundary.ordinary:
-                copies[index] = copies[index].clone()
+        with torch.inference_mode(not torch.is_inference_mode_enabled()), torch.no_grad():
+            for index in self.boundary.other_mode:
+                copies[index] = _copy(copies[index])
         return copies
 
     def leaves(self, arguments: Sequence[object], results: list[Any]) -> list[Any]:
@@ -149,6 +149,16 @@ class CallResults:
     def rebuild(self, leaves: Sequence[object]) -> object:
         """Return the tuple, dictionary or single value that has these leaves."""
         return leaves[0] if self._is_one_leaf else pytree.tree_unflatten(leaves, self.spec)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of ``tensor`` with its strides, also those of an expanded dimension."""
+    copy = tensor.clone()
+    if tensor.layout is not torch.strided or copy.stride() == tensor.stride():
+        return copy
+    storage = tensor.untyped_storage().clone()
+    geometry = (tensor.storage_offset(), tensor.size(), tensor.stride())
+    return copy.set_(storage, *geometry)
 
 
 class LateEffects:

@@ -178,7 +178,7 @@ class CompiledProgram:
         """
         leaves, changes, history = call.leaves, self.changes, self.history
         n_forward = self.results.n_forward
-        results = self.results.copy_ordinary(results)
+        results = self.results.in_their_modes(results)
         targets = changes.begin_leaves(call)
         changes.register_hooks(leaves)
         # advances the version, so before the versions of what is saved are noted

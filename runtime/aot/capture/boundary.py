@@ -408,9 +408,9 @@ class Boundary:
     asking: Mapping[str, Set[frozenset[int]]] = field(default_factory=dict)
     # The effects of a call on the states of random generators, besides the draws of the graph.
     seedings: tuple[Seeding, ...] = ()
-    # Numbers of the graph's results that are no inference tensors, although the program is called
-    # in inference mode. `grad` and similar transforms leave that mode.
-    ordinary: tuple[int, ...] = ()
+    # Numbers of the graph's results that the program computes in inference mode, although it is
+    # called outside of it, or the reverse. `grad` and similar transforms leave that mode.
+    other_mode: tuple[int, ...] = ()
 
     def finish(self, arguments: Sequence[object], results: list[torch.Tensor]) -> None:
         """Replace computed results, in place, by leaves and by aliases of other memory.
@@ -426,7 +426,7 @@ class Boundary:
     def direct(self) -> tuple[int, ...] | None:
         """Return the numbers of the results of the graph that the program returns; None if it does
         anything else than to draw random numbers and return results."""
-        effects = (self.repeated, self.released, self.begun, self.placed, self.ordinary)
+        effects = (self.repeated, self.released, self.begun, self.placed, self.other_mode)
         if any(effects) or self.changes_inputs:
             return None
         # a view whose geometry changes in place advances the version of its base

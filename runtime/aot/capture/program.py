@@ -275,23 +275,22 @@ class Program:
             inputs, outputs, tangents, repeated(outs), again, begun=tuple(sorted(computed.begun))
         )
         self.boundary = dataclasses.replace(self.boundary, placed=tuple(computed.placed.values()))
-        if torch.is_inference_mode_enabled():
-            first = len(results) - len(tangents)
-            ordinary = tuple(first + position for position in self._ordinary_among(computed.values))
-            self.boundary = dataclasses.replace(self.boundary, ordinary=ordinary)
+        first = len(results) - len(tangents)
+        other_mode = tuple(first + index for index in self._of_other_mode(computed.values))
+        self.boundary = dataclasses.replace(self.boundary, other_mode=other_mode)
         # a loss takes no cotangent: the backward pass starts from one
         if self.loss is not None:
             value = outs[leaf_of(self.out_spec, self.loss)]
             roots.append((primals.edge(value), self._ones_like(value)))
         return results, roots
 
-    def _ordinary_among(self, values: Iterable[object]) -> list[int]:
-        """Return the numbers of those ``values`` that are no inference tensors."""
-        ordinary: list[int] = []
+    def _of_other_mode(self, values: Iterable[object]) -> Iterator[int]:
+        """Yield the numbers of those ``values`` that are inference tensors where the graph computes
+        outside of inference mode, or the reverse."""
+        mode = torch.is_inference_mode_enabled()
         for index, value in enumerate(map(self.primals.functional_value, values)):
-            if value is not None and not value._store.memory.inference:
-                ordinary.append(index)
-        return ordinary
+            if value is not None and value._store.memory.inference != mode:
+                yield index
 
     def _tangent(self, like: torch.Tensor) -> torch.Tensor:
         """Return a value for the cotangent of ``like``: a placeholder, or a composed tensor of

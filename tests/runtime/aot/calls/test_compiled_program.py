@@ -172,6 +172,19 @@ def test_a_result_that_is_made_outside_of_inference_mode_is_no_inference_tensor(
     assert [t.tolist() for t in found] == [[2.0, 2.0]] * 2
 
 
+def test_a_result_that_is_made_in_inference_mode_is_an_inference_tensor() -> None:
+    def f(x: Any) -> Any:
+        with torch.inference_mode():
+            y, view, same = x * 2, x[1:], x
+            parts = y[:1], y.sum().expand(3), y.conj()
+        return (*parts, y, view, same, x * 3)
+
+    x = torch.ones(2, dtype=torch.complex64)
+    for expected, found in zip(f(x), aot_function(f, nop)(x), strict=True):
+        assert found.is_inference() == expected.is_inference()
+        assert found.stride() == expected.stride() and torch.equal(found, expected)
+
+
 def test_a_failed_call_notes_what_its_graph_may_have_written() -> None:
     def compiler(module: fx.GraphModule, inputs: list[Any]) -> Any:
         def run(values: list[Any]) -> Any:
