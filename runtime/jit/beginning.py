@@ -25,6 +25,7 @@ from ..aot.python_state.reads import Read, Slots
 from ..native.noted import Noted, Question
 from ..seam.generator_states import GeneratorStates
 from ..session.tensor import Tensor
+from ..torch_private.mode_stacks import unseen_by_classes
 from ..trace.graph_edits import refuses
 from .donation import take
 from .outcome import NO_LEAF
@@ -105,8 +106,9 @@ class Beginning:
             DRAWS.before = GeneratorStates(own) if draws_again else None
             if takes:
                 take(call, joint)
-            for leaf in dropped:
-                leaf.grad = None
+            with unseen_by_classes():
+                for leaf in dropped:
+                    leaf.grad = None
             return lost
 
         return begin

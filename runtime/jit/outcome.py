@@ -22,6 +22,7 @@ from ..session.leaf import OF_TORCH
 from ..session.tensor import SESSION, Tensor, unwrap
 from ..tape.nodes import Node
 from ..tape.saved import FREED
+from ..torch_private.mode_stacks import unseen_by_classes
 from .given_tensors import Key, owners
 from .same_containers import (
     containers_at,
@@ -257,13 +258,15 @@ class Outcome(LateEffects):
         to = self.destinations
         # leaves and containers are found by places, so before anything is put there
         leaves = owners(to.leaves, args, kwargs, to.containers.places)
-        for key, leaf, grad in zip(to.leaves, leaves, self.gradients, strict=True):
-            # A key stands for an argument. Only the call shows whether that is a leaf.
-            if leaf is not key and not leaf.is_leaf:
-                raise RuntimeError(NO_LEAF)
-            leaf.grad = grad
-        for tensor in to.frozen:
-            tensor.requires_grad_(False)
+        # the program has called what sees this of the user's own classes
+        with unseen_by_classes():
+            for key, leaf, grad in zip(to.leaves, leaves, self.gradients, strict=True):
+                # A key stands for an argument. Only the call shows whether that is a leaf.
+                if leaf is not key and not leaf.is_leaf:
+                    raise RuntimeError(NO_LEAF)
+                leaf.grad = grad
+            for tensor in to.frozen:
+                tensor.requires_grad_(False)
         result = self._with_histories() if to.spent else self.result
         found, given = to.containers.of_call(args, kwargs)
         if to.containers.marked:

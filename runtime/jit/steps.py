@@ -40,6 +40,7 @@ from ..seam.generator_states import TRACING
 from ..seam.user_code import first_error, unwatched, watched
 from ..session.captures import CAPTURE
 from ..session.tensor import Tensor
+from ..torch_private.mode_stacks import unseen_by_classes
 from ..torch_private.pytrees import pytree
 from ..trace.number_reads import AskedForNumber, OtherSide, going
 from .asked_attributes import (
@@ -322,7 +323,8 @@ class Steps:
     def _entry(layout: Layout, args: Any, kwargs: Any) -> Entry:
         """Return the gradients and values that this call finds where ``layout`` says."""
         leaves = owners(layout.asked, args, kwargs, layout.places)
-        gradients = list(map(_gradient_of, leaves))
+        with unseen_by_classes():
+            gradients = list(map(_gradient_of, leaves))
         return Entry(layout, gradients, values_at(layout.places))
 
     # --- captures ---------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ The hook is called for each function that this thread enters, see :mod:`..aot.py
 op of the user's hundreds of our functions run. So each door of this package turns it off: a
 call of the dispatcher, a backward pass, a function of torch's that a capture handles. What the
 user's code is called from there is watched again: hooks, custom Functions, saved tensors. A helper
-thread goes on with it.
+thread goes on with it. While the hook is off, no ``__torch_function__`` of the user's classes is
+called either, as it would see what this package asks a tensor for.
 
 An error that leaves through a door may be caught by the program. A graph would keep the side that
 the program takes then. So :class:`LeftErrors` notes it, unless it comes of shapes and types alone,
@@ -22,6 +23,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import ParamSpec, TypeVar
 
+from ..torch_private.mode_stacks import (
+    ALL_HANDLERS,
+    ONLY_MODES,
+    function_handlers,
+    set_function_handlers,
+)
 from .ambient import Ambient
 
 P = ParamSpec("P")
@@ -167,9 +174,12 @@ def capturing(hook: CaptureHook, errors: LeftErrors, mark: Mark, repeat: Repeat)
     outer = dict(vars(_CAPTURE))
     _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.on = hook, errors, False
     _CAPTURE.mark, _CAPTURE.repeat = mark, repeat
+    own = function_handlers()
+    set_function_handlers(ONLY_MODES)
     try:
         yield
     finally:
+        set_function_handlers(own)
         # what is not in `vars` has the value of the class again
         vars(_CAPTURE).clear()
         vars(_CAPTURE).update(outer)
@@ -261,6 +271,8 @@ def watched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
         return run(*args, **kwargs)
     with _CAPTURE.around():
         _CAPTURE.on = True
+        own = function_handlers()
+        set_function_handlers(ALL_HANDLERS)
         hook.resume()
         try:
             return run(*args, **kwargs)
@@ -270,6 +282,7 @@ def watched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
             raise
         finally:
             hook.pause()
+            set_function_handlers(own)
             _CAPTURE.on = False
 
 
@@ -280,12 +293,17 @@ def unwatched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
     if hook is None or not _CAPTURE.on or not hook.pause():
         return run(*args, **kwargs)
     _CAPTURE.on = False
+    users = function_handlers()
+    # the program may have left out modes, too
+    if users == ALL_HANDLERS:
+        set_function_handlers(ONLY_MODES)
     try:
         return run(*args, **kwargs)
     except Exception as error:
         noted(error)
         raise
     finally:
+        set_function_handlers(users)
         _CAPTURE.on = True
         hook.resume()
 

@@ -56,6 +56,14 @@ unseen_by_handlers = torch._C.DisableTorchFunction
 """A context in which neither classes nor modes see functions of torch."""
 unseen_by_classes = torch._C.DisableTorchFunctionSubclass
 """A context in which classes do not see functions of torch. Modes do."""
+function_handlers: Any = torch._C._get_torch_function_state  # type: ignore[attr-defined]
+"""Which handlers see functions of torch on this thread: classes and modes, modes alone, or none."""
+set_function_handlers: Any = torch._C._set_torch_function_state  # type: ignore[attr-defined]
+"""Let these handlers see functions of torch on this thread."""
+ALL_HANDLERS: Any = torch._C._TorchFunctionState.ENABLED  # type: ignore[attr-defined]
+"""Both classes and modes see functions of torch."""
+ONLY_MODES: Any = torch._C._TorchFunctionState.SUBCLASSES_DISABLED  # type: ignore[attr-defined]
+"""Modes see functions of torch, and classes do not."""
 no_function_handler = torch._C._disabled_torch_function_impl
 """The ``__torch_function__`` of a class whose instances functions treat as plain tensors."""
 number_of_modes_before_dispatch: Any = torch._ops._len_torch_dispatch_stack_pre_dispatch

@@ -28,6 +28,7 @@ from ...torch_private.mode_stacks import (
     all_handlers_enabled,
     number_of_dispatch_modes,
     number_of_function_modes,
+    unseen_by_classes,
 )
 from ...torch_private.pytrees import pytree
 from ...trace.error_lines import naming_line
@@ -151,7 +152,7 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
                 program = recent
                 break
         else:
-            with naming_line():
+            with unseen_by_classes(), naming_line():
                 program_and_call = _find(recipe, programs, around, spec, leaves)
             if program_and_call is None:
                 return fn(*args, **kwargs)

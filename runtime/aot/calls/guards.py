@@ -30,8 +30,10 @@ from ...seam.shells import VALUES
 from ...session.leaf import as_leaf
 from ...session.tensor import unwrap
 from ...tape.values import edge_of
+from ...torch_private.mode_stacks import unseen_by_classes
 from ...trace.generated_code import function
 from ..capture.aliasing import Group, has_own_memory, sharing
+from ..capture.subclass_parts import handles_functions
 from ..python_state.reads import Read
 from ..python_state.state_guard import StateGuard
 from ..python_state.values import same
@@ -180,7 +182,20 @@ def guard(
         f"return Call([{', '.join(all_leaves)}], [{', '.join(all_plain)}], "
         f"[{', '.join(all_targets)}], {all_kinds})"
     )
-    return source.function()
+    take = source.function()
+    if any(map(handles_functions, (*given, *closed_over, *reached.compared))):
+        return _unseen(take)
+    return take
+
+
+def _unseen(take: Take) -> Take:
+    """Return ``take``, whose questions to tensors no ``__torch_function__`` of the user's sees."""
+
+    def take_unseen(given: Sequence[object]) -> Call | None:
+        with unseen_by_classes():
+            return take(given)
+
+    return take_unseen
 
 
 def _identity_conditions(source: _Source, given: Sequence[object]) -> list[str]:

@@ -38,13 +38,14 @@ from ...tape.nodes import Edge, Input, Node, nodes_after, nodes_at
 from ...tape.values import GradValue, edge_of
 from ...torch_private.functorch_state import is_functorch_wrapped
 from ...torch_private.global_settings import without_autocast
-from ...torch_private.mode_stacks import unseen_by_handlers
+from ...torch_private.mode_stacks import all_handlers_enabled, unseen_by_handlers
 from ...torch_private.native_tensors import TensorBase, other_name_of_grad
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import here
 from .kept_gradients import KeptGradient, as_gradient, memory_of, refuse_misfit
 from .leaves import LeafIndex, edge_of_value, end_of, mode_of_program, nodes_of, reachable
 from .program_tape import Argument, ProgramTape
+from .subclass_parts import class_handles_functions
 
 _grad: Any = TensorBase.grad  # what gives the attribute: torch's stubs take it for a tensor
 _data_of: Any = TensorBase.data
@@ -487,7 +488,19 @@ class _GradFunctions(TorchFunctionMode):
             kwargs = {name: _as_tuple(value) for name, value in kwargs.items()}
         # Torch turns a mode off inside its handler. Hooks and custom Functions need it on.
         with self:
+            if all_handlers_enabled() and any(map(class_handles_functions, types)):
+                # a class of the user's sees the function next, and may call it, which comes here
+                return _by_class(func, types, args, kwargs)
             return unwatched(handler, self.gradients, *args, **kwargs)
+
+
+def _by_class(func: Kernel, types: Sequence[type], args: Arguments, kwargs: Keywords) -> object:
+    """Return what the first of the user's classes ``types`` that takes the call makes of it."""
+    for kind in filter(class_handles_functions, types):
+        result = kind.__torch_function__(func, types, args, kwargs)  # type: ignore[attr-defined]
+        if result is not NotImplemented:
+            return result
+    raise TypeError(f"no __torch_function__ of {list(types)} takes a call of {func}")
 
 
 def _handler_of(func: object, entering: bool) -> Callable[..., object] | None:

@@ -68,8 +68,13 @@ def refuse_opaque(tensor: object) -> None:
 def handles_functions(tensor: object) -> bool:
     """Return whether ``tensor`` is no value of a level, and its class has code that sees calls of
     torch's functions."""
-    kind: Any = type(tensor)
-    if kind in _PLAIN or not isinstance(tensor, torch.Tensor) or isinstance(tensor, Value):
+    return class_handles_functions(type(tensor))
+
+
+def class_handles_functions(kind: Any) -> bool:
+    """Return whether ``kind`` is a class of tensors, but of no values of a level, with code that
+    sees calls of torch's functions."""
+    if kind in _PLAIN or not issubclass(kind, torch.Tensor) or issubclass(kind, Value):
         return False
     handler = kind.__torch_function__
     return handler is not None and getattr(handler, "__func__", handler) not in _NO_HANDLERS

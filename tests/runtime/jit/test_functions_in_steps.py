@@ -73,3 +73,43 @@ def test_each_method_is_called_as_often_as_in_eager_mode(apply: Any) -> None:
     for calls in range(1, 4):
         assert torch.equal(compiled(torch.ones(3)), expected)
         assert {name: eager[name] * calls for name in eager} == CALLS
+
+
+class Counted(nn.Parameter):
+    """Count the functions of torch that get one of these."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        CALLS[f"{func.__name__} of {getattr(func, '__self__', None)}"] += 1
+        own: Any = super()
+        return own.__torch_function__(func, types, args, kwargs or {})
+
+
+def _train(weight: Tensor, x: Tensor) -> Tensor:
+    weight.grad = None
+    (weight * x).sin().sum().backward()
+    gradient: Any = weight.grad
+    [again] = torch.autograd.grad((weight * weight).sum(), weight)
+    with torch.no_grad():
+        weight.sub_(gradient * 0.1)
+    return torch.clone(gradient) + again
+
+
+def _evaluate(weight: Tensor, x: Tensor) -> Tensor:
+    return (weight.detach() * x).sum()
+
+
+@pytest.mark.parametrize("program", [_train, _evaluate])
+def test_a_class_of_parameters_sees_what_it_sees_in_eager_mode(program: Any) -> None:
+    def run(wrap: Any) -> list[tuple[list[float], Counter[str]]]:
+        weight, seen = Counted(torch.ones(3)), []
+        step = wrap(lambda x: program(weight, x))
+        for call in range(4):
+            CALLS.clear()
+            result = step(torch.full((3,), 1.0 + call))
+            seen.append((result.tolist(), Counter(CALLS)))
+        return seen
+
+    assert run(jit) == run(lambda f: f)

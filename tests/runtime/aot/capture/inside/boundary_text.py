@@ -46,7 +46,8 @@ def boundary_of(
 def text(b: Boundary) -> str:
     inputs, outputs = " ".join(map(_input, b.inputs)), " ".join(map(_output, b.outputs))
     found = f"{inputs} -> {outputs} | {' '.join('-' if t is None else str(t) for t in b.tangents)}"
-    for name in ("repeated", "released", "backward_written", "begun", "ordinary", "reach", "once"):
+    names = ("repeated", "released", "backward_written", "begun", "other_mode", "reach", "once")
+    for name in names:
         found += f" {name}={getattr(b, name)}" if getattr(b, name) else ""
     return found + (
         " placed=" + ", ".join(f"{a.number}:{_output(a.place)}" for a in b.placed)

@@ -256,7 +256,7 @@ def test_results_that_are_no_inference_tensors_are_named() -> None:
     with torch.inference_mode():
         assert (
             boundary_of(f, [False, False])
-            == "_ _ -> r0 r1 i0.select-unrecorded | - - ordinary=(1,)"
+            == "_ _ -> r0 r1 i0.select-unrecorded | - - other_mode=(1,)"
         )
 
 

@@ -130,7 +130,7 @@ class TestTensorsFromOutside:
         assert w.sum() == 6
 
 
-def test_ordinary_results_in_inference_mode_count_after_the_new_values_of_arguments() -> None:
+def test_results_of_the_other_mode_count_after_the_new_values_of_arguments() -> None:
     def f(x: Any) -> Any:
         x.add_(1)
         with torch.inference_mode(False):
@@ -138,7 +138,7 @@ def test_ordinary_results_in_inference_mode_count_after_the_new_values_of_argume
         return x * 2, z, z + 1
 
     with torch.inference_mode():
-        assert boundary_of(f, [False]) == "_w*1 -> r0 r1 r2 | - - - ordinary=(2,)"
+        assert boundary_of(f, [False]) == "_w*1 -> r0 r1 r2 | - - - other_mode=(2,)"
     assert boundary_of(f, [False]) == "_w*1 -> r0 r1 r2 | - - -"
 
 
