@@ -53,7 +53,7 @@ class Jit:
     changes to the second where that is right and faster; or a function of a ``GraphModule`` and
     example inputs that returns a function. ``static_argnums``, ``static_argnames``: arguments that
     are constants of the program; they must be hashable. ``on_break``: what a call does that cannot
-    be captured (a branch on the elements of a tensor, an iterator that moves): ``"error"`` raises
+    be captured (an integer of the elements of a tensor, an iterator that moves): ``"error"`` raises
     with the user's line, ``"eager"`` warns once and runs ``f``. ``donate``: names or positions of
     arguments whose memory the call takes. They have no elements afterwards. They must be plain
     tensors that own their memory. ``ignore``: objects that calls neither compare nor change. What

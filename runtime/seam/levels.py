@@ -48,13 +48,14 @@ from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
 from .scope import SCOPE, is_floating, lifted
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry, set_class
-from .user_code import is_user_code_watched, noted, settled
+from .user_code import is_capturing, is_user_code_watched, noted, settled
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
 _numbers = itertools.count(1)
 # torch's own: under the drop-in the names of `torch.Tensor` lead here
 _new_tensor = torch.Tensor.new_tensor
 _dlpack = torch.Tensor.__dlpack__
+_is_nonzero = reading_method("__bool__")
 
 
 class Level:
@@ -448,9 +449,16 @@ class Value(torch.Tensor):
     item = reading_method("item")
     __float__ = reading_method("__float__")
     __int__ = reading_method("__int__")
-    __bool__ = reading_method("__bool__")
     __index__ = reading_method("__index__")
     __complex__ = reading_method("__complex__")
+
+    def __bool__(self) -> bool:
+        """Return whether the only element is not zero."""
+        truth: torch.Tensor = self
+        # a program branches on a tensor of truths, since a graph has no other numbers for Python
+        if self.dtype is not torch.bool and is_capturing():
+            truth = self.ne(0)
+        return bool(_is_nonzero(truth))
 
     def tolist(self) -> Any:
         """Return the elements, as ``torch.Tensor.tolist``. A value of a trace has none, and raises

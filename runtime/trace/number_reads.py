@@ -117,12 +117,13 @@ class TracedNumber:
         self.sources = sources
 
     @staticmethod
-    def read(node: fx.Node, value: float | None) -> torch.SymFloat:
-        """Return the number that ``node`` reads of a tensor."""
-        number: torch.SymFloat = TracedNumber(node, float, value, frozenset((node,)))._as_symbol()
+    def read(node: fx.Node, kind: type, value: Number) -> TracedNumber:
+        """Return the number of class ``kind`` that ``node`` reads of a tensor."""
+        number = TracedNumber(node, kind, value, frozenset((node,)))
+        number.as_symbol()
         return number
 
-    def _as_symbol(self) -> Any:
+    def as_symbol(self) -> Any:
         """Return the symbol that the program sees."""
         symbol: Any = torch.SymFloat(self) if self.kind is float else torch.SymBool(self)
         if isinstance(self.node, fx.Node):
@@ -144,7 +145,7 @@ class TracedNumber:
         node = graph.call_function(function, tuple(number.node for number in operands))
         sources = frozenset[fx.Node]().union(*(number.sources for number in operands))
         result = TracedNumber(node, kind, value, sources)
-        result._as_symbol()
+        result.as_symbol()
         return result
 
     def _graph(self, *others: TracedNumber) -> fx.Graph:

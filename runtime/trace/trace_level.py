@@ -345,13 +345,27 @@ class Trace(TraceInputs):
             if self.reads == "symbol":
                 return self.record(func, args, kwargs)
             if self.reads == "number" and args[0].is_floating_point():
-                node = add_call(self.graph, func, (self._own(args[0])._node,))
-                number = None if self.abstraction is not None else args[0]._inner.item()
-                return TracedNumber.read(node, number)
+                return self._read_number(func, args, kwargs, float).as_symbol()
+        if self.reads == "number" and _answers_by_truth(func, args):
+            # a program is for one side of it, so Python gets an ordinary `bool`
+            return self._read_number(func, args, kwargs, bool).guard_bool()
         if self.reads == "constant" and self.abstraction is None:
             return func(*self.lowered_args(args), **kwargs)
         name = op_of(func).base_name
         raise escape("item(), bool(), int() or float()" if name in _READS else f"{name}()")
+
+    def _read_number(
+        self, func: Kernel, args: Arguments, kwargs: Keywords, kind: type
+    ) -> TracedNumber:
+        """Return what ``func`` tells of elements, of class ``kind``, as a call of the graph."""
+        _, nodes, inner = self._operands(args)
+        node = add_call(self.graph, func, tuple(nodes), kwargs)
+        if self.provenance is not None:
+            self.provenance.note(node)
+        number = None
+        if self.abstraction is None:
+            number = func(*inner, **kwargs)
+        return TracedNumber.read(node, kind, number)
 
     def _results(
         self,
@@ -454,3 +468,11 @@ class Trace(TraceInputs):
 
 
 _NOTHING = nullcontext()
+
+
+def _answers_by_truth(func: Kernel, args: Arguments) -> bool:
+    """Return whether a call tells a ``bool`` of the elements of tensors: ``torch.equal``, or the
+    number of a tensor of truths."""
+    if func is aten._local_scalar_dense.default:
+        return bool(args[0].dtype is torch.bool)
+    return [str(result.type) for result in op_of(func).func._schema.returns] == ["bool"]

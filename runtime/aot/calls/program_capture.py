@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...seam.graph_walks import results_of
+from ...seam.graph_walks import results_of, users_of, walk
 from ...seam.user_code import watched
 from ...session.tensor import unwrap
 from ...stack_room import with_room
@@ -38,9 +38,11 @@ from ..capture.aliasing import Group, overlapping, sharing
 from ..capture.boundary import Input
 from ..capture.global_state import restored_on_error, without_collection
 from ..capture.joint import Joint, joint_graph
+from ..capture.origins import ORIGIN
 from ..capture.own_derivatives import ends_of_used
 from ..capture.shown import with_flags
 from ..capture.subclass_parts import refuse_functions
+from ..capture.tangents import is_marked
 from ..compilers.boxed import Boxed, as_boxed, examples, nop
 from ..compilers.placing import DESTINATIONS, destinations
 from ..partition.partitions import default_partition, without_round_trips
@@ -510,13 +512,21 @@ def _changes(entry: Input) -> bool:
 
 
 def _refuse_branches(joint: Joint) -> None:
-    """Refuse a program whose result has a history, and that is for one side of a branch on a
-    number."""
+    """Refuse a program that is for one side of a branch in the backward pass of its caller.
+
+    The forward pass asks for the sides of all others, and may still be that of another program.
+    """
     branches = _branches(joint)
-    if branches and joint.boundary.n_tangents:
+    if not branches or not joint.boundary.n_tangents:
+        return
+    graph = joint.traced.graph
+    of_backward = [node for node in graph.nodes if is_marked(node) or ORIGIN in node.meta]
+    late = set(walk(of_backward, users_of))
+    for branch in filter(late.__contains__, branches):
         raise RuntimeError(
-            "the program branches on a number that it computes, and returns a tensor that "
-            f"requires grad. Return its detach().{branches[0].args[2]}"
+            "a backward pass branches on a number that it computes, in a hook or in a custom "
+            "Function. Use torch.where for the choice, or call backward() in the program."
+            f"{branch.args[2]}"
         )
 
 

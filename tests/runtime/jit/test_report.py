@@ -44,7 +44,7 @@ def test_why_each_program_was_captured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_table_names_programs_and_refusals() -> None:
-    f = jit(lambda x: x * 2 if x.dim() else x if x > 0 else -x)
+    f = jit(lambda x: x * 2 if x.dim() else x if x.long().item() > 0 else -x)
     f(torch.ones(2))
     with pytest.raises(RuntimeError):
         f(torch.tensor(1.0))

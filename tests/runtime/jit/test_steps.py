@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -188,53 +187,6 @@ def test_a_number_that_the_program_reads_is_that_of_each_call() -> None:
 def test_a_number_that_the_program_returns_is_a_number() -> None:
     f = jit(lambda x: x.sum().item())
     assert [f(torch.ones(3)), f(torch.ones(3) * 2)] == [3.0, 6.0]
-
-
-def test_a_branch_on_a_number_has_a_program_for_each_side() -> None:
-    f = jit(lambda x: x if x.sum().item() > 0 else -x)
-    for sign in (1, -1, 1, -1, -1):
-        assert f(torch.full((3,), float(sign))).tolist() == [1.0] * 3
-    assert len(explain(f).programs) == 2
-
-
-def test_effects_of_a_branch_are_those_of_its_side() -> None:
-    def program(wrap: Wrap) -> list[Tensor | None]:
-        best = SimpleNamespace(loss=9.0, found=0)
-
-        def step(x: Tensor) -> Tensor:
-            loss = x.square().sum().item()
-            if loss < best.loss:
-                best.loss, best.found = loss, best.found + 1
-                return x * 2
-            return x * 3
-
-        run = wrap(step)
-        return [
-            torch.stack((*run(torch.full((2,), x)), torch.tensor(best.loss + best.found)))
-            for x in (4.0, 2.0, 3.0, 1.0, 0.5, 0.75, 0.25)
-        ]
-
-    both(program)
-
-
-def test_a_loop_until_a_number_is_small_is_refused_with_its_line_after_many_lengths() -> None:
-    def f(x: Tensor) -> Tensor:
-        while x.sum().item() > 1:
-            x = x / 2
-        return x
-
-    run = jit(f)
-    with pytest.raises(RuntimeError, match=r"has taken 16 ways through branches.*test_steps.py"):
-        for n in range(20):
-            x = torch.full((1,), 2.0**n)
-            assert torch.equal(run(x), f(x))
-
-
-def test_a_branch_of_a_program_whose_result_requires_grad_is_refused_with_its_line() -> None:
-    weight = torch.ones(3, requires_grad=True)
-    f = jit(lambda x: x * weight if x.sum().item() > 0 else -x)
-    with pytest.raises(RuntimeError, match=r"Return its detach\(\).*test_steps.py"):
-        f(torch.ones(3))
 
 
 @pytest.mark.parametrize("text", [str, repr, lambda n: f"{n}"])

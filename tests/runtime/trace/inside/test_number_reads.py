@@ -18,27 +18,30 @@ from runtime.trace.symbol_values import running
 
 def number(value: float) -> tuple[fx.Graph, Any]:
     graph = fx.Graph()
-    return graph, TracedNumber.read(graph.placeholder("number"), value)
+    return graph, symbol(graph, "number", value)
+
+
+def symbol(graph: fx.Graph, name: str, value: float | None) -> Any:
+    """Return the number that the graph reads in an input of this name."""
+    return TracedNumber.read(graph.placeholder(name), float, value).as_symbol()
 
 
 def test_a_number_knows_the_tensors_that_it_was_read_of() -> None:
     graph = fx.Graph()
-    a: Any
-    b: Any
-    a, b = (TracedNumber.read(graph.placeholder(name), 2.0) for name in "ab")
+    a, b = (symbol(graph, name, 2.0) for name in "ab")
     known, sources = number_of(a * 2 - b), [number_of(x) for x in (a, b)]
     assert known is not None and known.sources == {x.node for x in sources if x is not None}
 
 
 def test_a_condition_on_an_abstract_value_is_an_error() -> None:
-    n: Any = TracedNumber.read(fx.Graph().placeholder("number"), None)
+    n = symbol(fx.Graph(), "number", None)
     with running(None), pytest.raises(AskedForNumber, match="a condition asks"):
         bool(n)
 
 
 def test_of_abstract_values_a_number_has_no_value() -> None:
     graph = fx.Graph()
-    n: Any = TracedNumber.read(graph.placeholder("number"), None)
+    n = symbol(graph, "number", None)
     known = number_of(2 * n + 1)
     assert known is not None and known.value is None and with_values(n * 1) == 0.5
 
