@@ -21,14 +21,16 @@ from ...torch_private.dispatcher import below_autograd
 from ...torch_private.graph_parts import INDUCTOR_DECOMPOSITIONS, INDUCTOR_OPTIONS
 from ...trace.graph_capture import module_of, trace_flat
 from ...trace.graph_edits import refuses
+from ...trace.number_reads import on_side
 from ...trace.provenance import line_of
+from ...trace.raising_calls import may_raise as call_may_raise
 from ...trace.symbols import SYMBOLIC
 from ..control_flow.torch_operators import transformable
 from ..partition.recompute import call_of
 from . import inductor_trial
 from .boxed import Boxed, examples
 from .graph_effects import may_raise
-from .inductor_graphs import NumberTensors, numbers_of, write_at_the_end
+from .inductor_graphs import NumberTensors, branches_of, numbers_of, write_at_the_end
 from .inductor_trial import TrialFailed
 from .placing import DESTINATIONS, Destination
 from .trial_process import cause, code_of
@@ -159,7 +161,13 @@ def _compile(
         lowered = decomposed(module, inputs)
         _refuse_other_layouts(module, results_of(lowered.graph))
         # an error of an op would come after a write that belongs behind it
-        destinations = () if may_raise(lowered) else _destinations(module)
+        raises = may_raise(lowered)
+        if branches_of(module) and (raises or any(map(call_may_raise, lowered.graph.nodes))):
+            raise RuntimeError(
+                "it branches on a number that it computes, and an op may raise. Code of Inductor "
+                "runs all ops before it asks for the side"
+            )
+        destinations = () if raises else _destinations(module)
         placed = write_at_the_end(lowered.graph, destinations)
         _keep_placeholders(lowered.graph, given)
         lowered.recompile()
@@ -168,9 +176,9 @@ def _compile(
         if limit is not None:
             inductor_trial.tried(lowered, values, limit, cpp_wrapper=cpp_wrapper)
         run = code_of(lowered, values, cpp_wrapper=cpp_wrapper)
-    numbers = numbers_of(module)
-    if numbers:
-        run = _with_numbers(run, numbers)
+    numbers, branches = numbers_of(module), branches_of(module)
+    if numbers or branches:
+        run = _with_numbers(run, numbers, [branch.args[1:] for branch in branches])
     return run, placed
 
 
@@ -233,13 +241,22 @@ def _fixed_number(number: object) -> Any:
 
 
 def _with_numbers(
-    run: Callable[[list[Any]], Any], numbers: Sequence[int]
+    run: Callable[[list[Any]], Any], numbers: Sequence[int], branches: Sequence[Any]
 ) -> Callable[[list[Any]], object]:
-    """Return ``run``, with results ``numbers`` as numbers of Python."""
+    """Return ``run``, with results ``numbers`` as numbers of Python.
+
+    ``branches``: the arguments of :func:`~runtime.trace.number_reads.on_side` behind the number,
+    which is a further result.
+    """
 
     def run_code(args: list[torch.Tensor]) -> object:
         """Run the code, and read the numbers from its tensors."""
         results = list(run(args))
+        n_results = len(results) - len(branches)
+        # the code has written nothing by then, see `_destinations`
+        for number, branch in zip(results[n_results:], branches, strict=True):
+            on_side(number.item(), *branch)
+        del results[n_results:]
         for index in numbers:
             results[index] = results[index].item()
         return results
@@ -289,8 +306,9 @@ def decomposed(module: fx.GraphModule, inputs: Sequence[object]) -> fx.GraphModu
 
     def run(_: object, *given: object) -> Sequence[object]:
         """Run the graph on values of the trace."""
+        program.asked.clear()
         results: Sequence[object] = program.run(*given)
-        return results
+        return [*results, *program.asked]
 
     names = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
     graph, attributes, _ = trace_flat(run, inputs, decompositions=table, names=names)
@@ -305,7 +323,8 @@ def _refuse_other_layouts(module: fx.GraphModule, lowered: Sequence[object]) -> 
     """Refuse a graph with an op whose abstract kernel returns another layout than its kernel did in
     the trace."""
     results = results_of(module.graph)
-    for before, after in zip(results, lowered, strict=True):
+    # the numbers on which the graph branches come behind its results
+    for before, after in zip(results, lowered, strict=False):
         a, b = _value_of(before), _value_of(after)
         if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
             continue

@@ -16,7 +16,7 @@ from torch import fx
 
 from ...seam.graph_walks import results_of
 from ...torch_private.dispatcher import OpOverload
-from ...trace.number_reads import number_of, real_power
+from ...trace.number_reads import number_of, on_side, real_power
 from .placing import Destination
 from .replacing import shown
 
@@ -173,14 +173,46 @@ def numbers_of(module: fx.GraphModule) -> list[int]:
     return [index for index, result in enumerate(results) if _is_number(result)]
 
 
+def branches_of(module: fx.GraphModule) -> list[fx.Node]:
+    """List the calls by which ``module`` asks for the side of a branch. Compiled code returns the
+    numbers on which they branch, as :class:`NumberTensors` does, behind all other results."""
+    return [node for node in module.graph.nodes if node.target is on_side]
+
+
+def _equal(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if x.shape != y.shape:
+        return torch.zeros((), dtype=torch.bool)
+    return (x == y).all()
+
+
+_READS: dict[object, Callable[..., torch.Tensor]] = {
+    aten._local_scalar_dense.default: lambda x: x.double(),
+    aten.equal.default: _equal,
+    aten.allclose.default: lambda *args, **kwargs: torch.isclose(*args, **kwargs).all(),
+}
+"""What a call that reads a number of tensors computes, as a tensor."""
+
+
 class NumberTensors(fx.Interpreter):
-    """Run a graph with a tensor in place of each number that it reads."""
+    """Run a graph with a tensor in place of each number that it reads.
+
+    ``asked``: the numbers of the last run on which the graph branches.
+    """
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        # torch would print the graph at an error, and the numbers in it have no text
+        self.extra_traceback = False
+        self.asked: list[torch.Tensor] = []
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, object]) -> Any:
         """Call ``target``, by a function of tensors if a number among its arguments is one."""
         node = self._node
-        if _is_number(node) and target is aten._local_scalar_dense.default:
-            return args[0].double()
+        if target is on_side:
+            self.asked.append(args[0])
+            return None
+        if _is_number(node) and target in _READS:
+            return _READS[target](*args, **kwargs)
         if not any(map(_is_number, node.all_input_nodes)):
             target, args = for_inductor(node, target, args)
             return super().call_function(target, args, kwargs)

@@ -75,6 +75,31 @@ def test_a_number_among_the_results_is_one() -> None:
         assert type(total) is float and math.isclose(total, 3 * factor)
 
 
+BRANCHES: dict[str, Callable[[Tensor], Any]] = {
+    "a tensor of truths": lambda x: x.sin() if x.sum() > 0 else x - 1,
+    "a number": lambda x: x.sin() if x.sum().item() * 2 > 0 else x - 1,
+    "equal elements": lambda x: x.sin() if torch.equal(x, x.abs()) else x - 1,
+    "close elements": lambda x: x.sin() if torch.allclose(x, x.abs(), rtol=1e-3) else x - 1,
+    "other sizes": lambda x: x.sin() if torch.equal(x, x[1:]) or x[0] > 0 else x - 1,
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_a_branch_is_asked_for_behind_the_graph(name: str, graphs: list[fx.GraphModule]) -> None:
+    program, x = BRANCHES[name], torch.tensor([0.5, 2.0, 3.0])
+    compiled = jit(program, compiler=HERE)
+    for values in (x, -x, x * 2):
+        torch.testing.assert_close(compiled(values), program(values))
+    assert len(graphs) == 2
+
+
+def test_an_op_that_may_raise_on_the_other_side_is_refused() -> None:
+    table = torch.arange(3.0)
+    f = jit(lambda i: table[i] if i.max() < 3 else table, compiler=HERE)
+    with pytest.raises(RuntimeError, match=r"it branches on a number .*, and an op may raise"):
+        f(torch.tensor([0, 1]))
+
+
 def test_an_op_that_takes_no_tensor_there_is_an_error_with_its_name() -> None:
     x, t = torch.linspace(-1, 1, 5), torch.tensor(0.7)
     f = jit(lambda x, t: torch.nn.functional.threshold(x, t.item(), 0.0), compiler=HERE)
