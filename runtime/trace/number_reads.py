@@ -9,7 +9,7 @@ symbols are expressions, whose terms are sorted and merged.)
 
 A branch is followed: the graph is for the side that is taken, and asks at that point whether the
 number is on that side (:func:`on_side`). A program that asks for the value in another way, as a
-size or by ``int()``, gets an error with its line.
+size, an index or by ``float()``, gets an error with its line.
 """
 
 from __future__ import annotations
@@ -94,12 +94,16 @@ class AskedForNumber(RuntimeError):
         noted(self)  # torch's code in C raises it in the program
 
 
-class TracedNumber:
-    """A number of the program, behind a ``torch.SymFloat`` or ``torch.SymBool``: the result of
-    ``node``, which is a node of the graph or a constant.
+_SYMBOLS: dict[type, Any] = {float: torch.SymFloat, int: torch.SymInt, bool: torch.SymBool}
+"""By the class of a number the symbol that a program sees."""
 
-    ``kind``: ``float`` or ``bool``. ``value``: the number in the run that is traced; None in a
-    trace on abstract values. ``sources``: the nodes that have read it of tensors.
+
+class TracedNumber:
+    """A number of the program, behind a symbol of torch's: the result of ``node``, which is a node
+    of the graph or a constant.
+
+    ``kind``: ``float``, ``int`` or ``bool``. ``value``: the number in the run that is traced; None
+    in a trace on abstract values. ``sources``: the nodes that have read it of tensors.
     """
 
     __slots__ = ("kind", "node", "sources", "value")
@@ -125,17 +129,19 @@ class TracedNumber:
 
     def as_symbol(self) -> Any:
         """Return the symbol that the program sees."""
-        symbol: Any = torch.SymFloat(self) if self.kind is float else torch.SymBool(self)
+        symbol: Any = _SYMBOLS[self.kind](self)
         if isinstance(self.node, fx.Node):
             self.node.meta["val"] = symbol
         return symbol
 
     def _call(
-        self, function: Callable[..., Any], *others: TracedNumber, kind: type = float
+        self, function: Callable[..., Any], *others: TracedNumber, kind: type | None = None
     ) -> TracedNumber:
         """Return ``function`` of this number and ``others``, of class ``kind``, as a call of the
-        graph."""
+        graph. None is the class of this number, which torch has given the others as well."""
         operands = (self, *others)
+        if kind is None:
+            kind = self.kind
         graph = self._graph(*others)
         values = [number.value for number in operands]
         # the program branches on what it computes, so the number of this run goes along
@@ -161,7 +167,7 @@ class TracedNumber:
     # ``torch.fx.experimental.sym_node.SymNode``.
 
     def is_int(self) -> bool:
-        return False
+        return self.kind is int
 
     def is_float(self) -> bool:
         return self.kind is float
@@ -193,7 +199,9 @@ class TracedNumber:
     def wrap_float(self, number: float) -> TracedNumber:
         return TracedNumber(float(number), float, float(number))
 
-    wrap_int = wrap_float
+    def wrap_int(self, number: int) -> TracedNumber:
+        # torch has made the other number real before, if this one is
+        return TracedNumber(self.kind(number), self.kind, self.kind(number))
 
     def wrap_bool(self, flag: bool) -> TracedNumber:
         return TracedNumber(flag, bool, flag)
@@ -243,6 +251,9 @@ class TracedNumber:
     def guard_int(self, *where: object) -> NoReturn:
         raise AskedForNumber(self, "int(), or a size,")
 
+    def int_(self) -> NoReturn:
+        self.guard_int()
+
     def bool_(self) -> bool:
         return self.guard_bool()
 
@@ -260,12 +271,25 @@ _ARITHMETIC: dict[str, Callable[..., object]] = {
     "sub": operator.sub,
     "mul": operator.mul,
     "mod": operator.mod,
-    "float_truediv": operator.truediv,
+    "int_floordiv": operator.floordiv,
+    "pow_by_natural": operator.pow,
+    "lshift": operator.lshift,
+    "rshift": operator.rshift,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "bitwise_xor": operator.xor,
+    "sym_and": operator.and_,
+    "sym_or": operator.or_,
     "neg": operator.neg,
     "pos": operator.pos,
     "abs": operator.abs,
     "sym_min": min,
     "sym_max": max,
+}
+_REAL_ARITHMETIC: dict[str, Callable[..., object]] = {
+    "float_truediv": operator.truediv,
+    "int_truediv": operator.truediv,
+    "sym_float": float,
     "sym_sqrt": math.sqrt,
     "sym_exp": math.exp,
     "sym_log": math.log,
@@ -290,17 +314,22 @@ _COMPARISONS: dict[str, Callable[..., object]] = {
 
 
 MAY_RAISE: frozenset[Callable[..., object]] = frozenset(
-    (operator.truediv, operator.mod, operator.pow, real_power, math.sqrt, math.exp, math.log)
+    (
+        *(operator.truediv, operator.floordiv, operator.mod, operator.pow, real_power),
+        *(operator.lshift, operator.rshift, math.sqrt, math.exp, math.log),
+    )
 )
 """Arithmetic that Python refuses for some numbers, so that a call is not left out as unused."""
-_TO_INTEGERS = ("trunc", "floor", "ceil", "round", "is_integer", "int_floordiv")
+_TO_INTEGERS = ("trunc", "floor", "ceil", "round", "is_integer")
 
 
-def _method(function: Callable[..., object], kind: type) -> Callable[..., TracedNumber]:
+def _method(function: Callable[..., object], kind: type | None) -> Callable[..., TracedNumber]:
     return lambda number, *others: number._call(function, *others, kind=kind)
 
 
 for _name, _function in _ARITHMETIC.items():
+    setattr(TracedNumber, _name, _method(_function, None))
+for _name, _function in _REAL_ARITHMETIC.items():
     setattr(TracedNumber, _name, _method(_function, float))
 for _name, _function in _COMPARISONS.items():
     setattr(TracedNumber, _name, _method(_function, bool))
@@ -312,7 +341,7 @@ for _name in _TO_INTEGERS:
 def number_of(argument: object) -> TracedNumber | None:
     """Return what ``argument`` stands for, if it is a number that a program has read of a
     tensor."""
-    if not isinstance(argument, (torch.SymFloat, torch.SymBool)):
+    if not isinstance(argument, (torch.SymFloat, torch.SymInt, torch.SymBool)):
         return None
     node = argument.node
     if not isinstance(node, TracedNumber):

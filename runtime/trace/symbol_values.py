@@ -300,7 +300,8 @@ def _as_read(symbol: Any) -> object:
     value: Any = None
     if symbol.node.has_hint():
         value = symbol.node.hint
-    return torch.SymFloat(TracedNumber(_PROGRAMS.lower(symbol), float, value))
+    kind = KINDS[type(symbol)]
+    return TracedNumber(_PROGRAMS.lower(symbol), kind, value).as_symbol()
 
 
 # --- where an expression of torch's is not what Python computes -----------------------------------

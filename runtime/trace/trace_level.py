@@ -20,7 +20,7 @@ from torch import fx
 
 from ..rules.ops import VIEW, generator_of, op_of
 from ..seam.call_types import Arguments, Kernel, Keywords
-from ..seam.containers import items_of, rewrapped, tensors_of
+from ..seam.containers import items_of, leaves_of, rewrapped, tensors_of
 from ..seam.keys import VIEWS
 from ..seam.level_mode import LevelMode
 from ..seam.shape_errors import settle_if_of_shapes
@@ -35,6 +35,7 @@ from .graph_edits import add_call
 from .number_reads import TracedNumber, number_of
 from .outside import FOREIGN, foreign_span
 from .provenance import Provenance, here, refuse_default_dtype
+from .raising_calls import INTEGERS
 from .random_states import UndoneDraws
 from .symbol_values import has_symbols
 from .symbols import Abstraction
@@ -68,6 +69,7 @@ class Trace(TraceInputs):
         "decompositions",
         "default_dtype",
         "fixed_sizes",
+        "has_integers",
         "leaves_classes",
         "mode",
         "undone_draws",
@@ -90,6 +92,7 @@ class Trace(TraceInputs):
         self.fixed_sizes = fixed_sizes
         self.composites = composites
         self.leaves_classes = False
+        self.has_integers = False  # whether the program has read one of a tensor
         self.undone_draws: UndoneDraws | None = None
         self.decompositions = decompositions or {}
         self.mode: Any = LevelMode(self)
@@ -224,6 +227,8 @@ class Trace(TraceInputs):
         if self.random_states is not None:
             for number in (operand for operand in operands if type(operand) is int):
                 self.random_states.refuse_seed(number)
+        if self.has_integers:
+            _refuse_sizes(func, operands, named)
         node = add_call(self.graph, func, tuple(operands), named, facts.node_name)
         if self.provenance is not None:
             self.provenance.note(node)
@@ -341,14 +346,12 @@ class Trace(TraceInputs):
         if args[0].dtype is torch.bool and (check := check_of_torch()) is not None:
             with self.mode:
                 return check.of_graph(args[0])
-        if func is aten._local_scalar_dense.default:
-            if self.reads == "symbol":
-                return self.record(func, args, kwargs)
-            if self.reads == "number" and args[0].is_floating_point():
-                return self._read_number(func, args, kwargs, float).as_symbol()
-        if self.reads == "number" and _answers_by_truth(func, args):
-            # a program is for one side of it, so Python gets an ordinary `bool`
-            return self._read_number(func, args, kwargs, bool).guard_bool()
+        if self.reads == "number" and (kind := _kind_of_answer(func, args)) is not None:
+            number = self._read_number(func, args, kwargs, kind)
+            # a program is for one side of a truth, so Python gets an ordinary `bool`
+            return number.guard_bool() if kind is bool else number.as_symbol()
+        if self.reads == "symbol" and func is aten._local_scalar_dense.default:
+            return self.record(func, args, kwargs)
         if self.reads == "constant" and self.abstraction is None:
             return func(*self.lowered_args(args), **kwargs)
         name = op_of(func).base_name
@@ -365,6 +368,7 @@ class Trace(TraceInputs):
         number = None
         if self.abstraction is None:
             number = func(*inner, **kwargs)
+        self.has_integers |= kind is int
         return TracedNumber.read(node, kind, number)
 
     def _results(
@@ -470,9 +474,44 @@ class Trace(TraceInputs):
 _NOTHING = nullcontext()
 
 
-def _answers_by_truth(func: Kernel, args: Arguments) -> bool:
-    """Return whether a call tells a ``bool`` of the elements of tensors: ``torch.equal``, or the
-    number of a tensor of truths."""
-    if func is aten._local_scalar_dense.default:
-        return bool(args[0].dtype is torch.bool)
-    return [str(result.type) for result in op_of(func).func._schema.returns] == ["bool"]
+_TAKES_NUMBERS = frozenset(("number", "Tensor"))
+"""Types of parameters that take a real number as well as an integer."""
+
+
+def _kind_of_answer(func: Kernel, args: Arguments) -> type | None:
+    """Return the class of the number that a call tells of tensors. None where the program cannot
+    compute with it."""
+    if func is not aten._local_scalar_dense.default:
+        # such as `torch.equal`
+        returns = op_of(func).func._schema.returns
+        return bool if [str(result.type) for result in returns] == ["bool"] else None
+    dtype: torch.dtype = args[0].dtype
+    if dtype is torch.bool:
+        return bool
+    if dtype in INTEGERS:
+        return int
+    return float if dtype.is_floating_point else None
+
+
+def _refuse_sizes(func: Kernel, operands: Sequence[object], named: Mapping[str, object]) -> None:
+    """Refuse an integer that was read of a tensor as a size, a dimension or an index of ``func``.
+
+    The graph would be for its value: only a parameter that may be a real number as well takes any.
+    """
+    parameters = op_of(func).func._schema.arguments
+    values = dict(zip((parameter.name for parameter in parameters), operands, strict=False))
+    values.update(named)
+    for parameter in parameters:
+        # a product with a number has a parameter for a tensor
+        if not _TAKES_NUMBERS.intersection(str(parameter.type).strip("]").split("[")):
+            _refuse_integer(values.get(parameter.name))
+
+
+def _refuse_integer(value: object) -> None:
+    """Raise if ``value``, an argument in the graph, has an integer that was read of a tensor."""
+    for node in leaves_of((value,)):
+        number = None
+        if isinstance(node, fx.Node):
+            number = number_of(node.meta.get("val"))
+        if number is not None and number.kind is int:
+            number.guard_int()

@@ -162,11 +162,8 @@ def _compile(
         _refuse_other_layouts(module, results_of(lowered.graph))
         # an error of an op would come after a write that belongs behind it
         raises = may_raise(lowered)
-        if branches_of(module) and (raises or any(map(call_may_raise, lowered.graph.nodes))):
-            raise RuntimeError(
-                "it branches on a number that it computes, and an op may raise. Code of Inductor "
-                "runs all ops before it asks for the side"
-            )
+        if branches_of(module):
+            _refuse_late_branches(lowered)
         destinations = () if raises else _destinations(module)
         placed = write_at_the_end(lowered.graph, destinations)
         _keep_placeholders(lowered.graph, given)
@@ -180,6 +177,15 @@ def _compile(
     if numbers or branches:
         run = _with_numbers(run, numbers, [branch.args[1:] for branch in branches])
     return run, placed
+
+
+def _refuse_late_branches(lowered: fx.GraphModule) -> None:
+    """Refuse a graph with branches if one of its ops may raise for the values of a call."""
+    if may_raise(lowered) or any(map(call_may_raise, lowered.graph.nodes)):
+        raise RuntimeError(
+            "it branches on a number that it computes, and an op may raise. Code of Inductor "
+            "runs all ops before it asks for the side"
+        )
 
 
 def _destinations(module: fx.GraphModule) -> Sequence[Destination]:

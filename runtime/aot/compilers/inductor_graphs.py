@@ -193,6 +193,17 @@ _READS: dict[object, Callable[..., torch.Tensor]] = {
 """What a call that reads a number of tensors computes, as a tensor."""
 
 
+def _refuse_integer(node: fx.Node) -> None:
+    """Raise if ``node`` is an integer that the graph reads of tensors: no tensor of double
+    precision stands for that."""
+    number = number_of(node.meta.get("val"))
+    if number is not None and number.kind is int:
+        raise RuntimeError(
+            f"{node.target} gives an integer that the program has read of a tensor by item(), "
+            "which only the replay knows"
+        )
+
+
 class NumberTensors(fx.Interpreter):
     """Run a graph with a tensor in place of each number that it reads.
 
@@ -211,6 +222,7 @@ class NumberTensors(fx.Interpreter):
         if target is on_side:
             self.asked.append(args[0])
             return None
+        _refuse_integer(node)
         if _is_number(node) and target in _READS:
             return _READS[target](*args, **kwargs)
         if not any(map(_is_number, node.all_input_nodes)):

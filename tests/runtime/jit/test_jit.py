@@ -193,7 +193,7 @@ class TestSizes:
 
 class TestBreaks:
     def test_an_integer_of_elements_is_refused_with_its_line(self) -> None:
-        f = jit(lambda x: x * int(x.long()))
+        f = jit(lambda x: x * x.sum().tolist())
         with pytest.raises(
             RuntimeError, match=r"asks for the elements of a tensor .* It happened at .*test_jit.py"
         ):
@@ -204,7 +204,7 @@ class TestBreaks:
 
         def f(x: Any) -> Any:
             calls.append(1)
-            return x * 2 if x.long().item() > 0 else x
+            return x * 2 if x.sum().tolist() > 0 else x
 
         g = jit(f, on_break="eager")
         with pytest.warns(UserWarning, match="cannot be captured, so that it runs eagerly"):
@@ -214,7 +214,7 @@ class TestBreaks:
 
 
 def test_what_is_told_of_calls_holds_neither_their_arguments_nor_dropped_programs() -> None:
-    f = jit(lambda x: x * int(x.sum().long()), on_break="eager")
+    f = jit(lambda x: x * x.sum().tolist(), on_break="eager")
     x = torch.ones(3)
     seen = weakref.ref(x)
     with pytest.warns(UserWarning, match="cannot be captured"):
