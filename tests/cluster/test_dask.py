@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -108,60 +109,91 @@ def resident(pid: int) -> int:
     return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS")), 0)
 
 
-@needs_distributed
-def test_every_cell_has_one_outcome_when_cells_and_workers_die(tmp_path: Path) -> None:
-    (tmp_path / "test_demo.py").write_text(DEADLY)
-    limits = ["--cell-timeout", "4", "--cell-memory", "2G", "--group-seconds", "0.08"]
-    whole = command(
-        "test_demo.py",
-        "--target",
-        "torch",
-        "--cluster",
-        "local:2",
-        "--results",
-        "results.jsonl",
-        *limits,
-    )
+@dataclass
+class DeadlyRun:
+    """A run of DEADLY, of which one worker was killed from outside."""
+
+    cells: dict[str, CellResult]
+    returncode: int
+    # the standard output and the standard error of the run
+    output: str
+    # the coordinator's memory in MiB, from the death of the worker to the end of the cells
+    memory: list[int]
+    # whether every cell has its outcome, as the last line of the results says
+    is_complete: bool
+
+
+DEADLY_RUN = (
+    *("test_demo.py", "--target", "torch", "--cluster", "local:2", "--results", "results.jsonl"),
+    *("--cell-timeout", "4", "--cell-memory", "2G", "--group-seconds", "0.08"),
+)
+
+
+def watch(run: subprocess.Popen[str], folder: Path) -> list[int]:
+    """Kill a worker of a run as soon as one says its number, and return the memory from then on."""
     memory: list[int] = []
     deadline = time.monotonic() + 600
+    pid, killed = folder / "pid", folder / "killed"
+    while run.poll() is None:
+        time.sleep(0.05)
+        if time.monotonic() > deadline:
+            run.kill()
+        if not memory and pid.exists():
+            # The worker may have died by itself since it wrote its number.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid.read_text()), signal.SIGKILL)
+            pid.rename(killed)
+        # A process that ends reads pages of torch's libraries once more, so its end is left out.
+        if killed.exists() and not read(folder / "results.jsonl").end:
+            memory.append(resident(run.pid))
+    return memory
+
+
+def deadly_run(folder: Path) -> DeadlyRun:
+    """Run DEADLY, whose cells and workers die, and return what became of it."""
+    (folder / "test_demo.py").write_text(DEADLY)
     with subprocess.Popen(
-        whole,
-        cwd=tmp_path,
+        command(*DEADLY_RUN),
+        cwd=folder,
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as run:
-        while run.poll() is None:
-            time.sleep(0.05)
-            if time.monotonic() > deadline:
-                run.kill()
-            pid = tmp_path / "pid"
-            if not memory and pid.exists():
-                with contextlib.suppress(ProcessLookupError):
-                    # a worker that dies of something outside
-                    os.kill(int(pid.read_text()), signal.SIGKILL)
-                pid.rename(tmp_path / "killed")
-            # a process that ends reads pages of torch's libraries once more
-            if (tmp_path / "killed").exists() and not read(tmp_path / "results.jsonl").end:
-                memory.append(resident(run.pid))
+        memory = watch(run, folder)
         assert run.stdout is not None
-        said = run.stdout.read()
-    cells = cells_of(tmp_path)
+        output = run.stdout.read()
+    # Both deaths of workers took place.
+    assert (folder / "killed").exists() and (folder / "preempted").exists()
+    is_complete = read(folder / "results.jsonl").end["complete"]
+    return DeadlyRun(cells_of(folder), run.returncode, output, memory, is_complete)
+
+
+def assert_outcomes(run: DeadlyRun) -> None:
     expected = {f"op{number:03}": "passed" for number in range(120)}
     expected |= dict.fromkeys(("op020", "op060", "op070"), "crashed") | {"op050": "xfailed"}
     expected |= {"op030": "timed out", "op040": "failed", "op090": "failed"}
-    assert {name: cell.outcome for name, cell in cells.items()} == expected
+    assert {name: cell.outcome for name, cell in run.cells.items()} == expected
+    assert "113 passed · 1 xfailed · 2 failed · 1 timed out · 3 crashed" in run.output
+    assert run.returncode == 1
+    assert run.is_complete
+
+
+def assert_reasons(cells: dict[str, CellResult]) -> None:
     assert cells["op020"].why.startswith("SIGSEGV after")
     assert cells["op040"].why.startswith("MemoryError")
     assert "SIGKILL of the process that started the cell's" in cells["op060"].why
     assert cells["op070"].why.startswith("its worker died, each of the 2 times that it ran alone")
-    assert run.returncode == 1
-    assert "113 passed · 1 xfailed · 2 failed · 1 timed out · 3 crashed" in said
-    assert (tmp_path / "killed").exists() and (tmp_path / "preempted").exists()
-    seen = [one for one in memory if one]
+
+
+@needs_distributed
+def test_every_cell_has_one_outcome_when_cells_and_workers_die(tmp_path: Path) -> None:
+    # One test for all of its claims, because the run takes most of a minute.
+    run = deadly_run(tmp_path)
+    assert_outcomes(run)
+    assert_reasons(run.cells)
+    seen = [size for size in run.memory if size]
     assert max(seen) - seen[0] < 40, "the coordinator's memory grew"
-    assert read(tmp_path / "results.jsonl").end["complete"]
 
 
 PEACEFUL = DEADLY.partition("@cases")[0] + (

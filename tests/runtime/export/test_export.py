@@ -89,27 +89,34 @@ def test_export_changes_neither_the_module_nor_its_arguments() -> None:
     }
 
 
-def test_the_signature_says_what_is_what() -> None:
+def test_the_signature_lists_parameters_and_buffers_by_their_names() -> None:
     model, program = exported()
-    s = program.graph_signature
-    # its other name, which is not used
-    assert list(s.parameters) == [*(name for name, _ in model.named_parameters()), "second.weight"]
+    signature = program.graph_signature
+    names = [name for name, _ in model.named_parameters()]
+    # A tied weight has another name as well.
+    assert list(signature.parameters) == [*names, "second.weight"]
+    assert list(signature.buffers) == [name for name, _ in model.named_buffers()]
+    assert list(signature.non_persistent_buffers) == ["shift"]
+
+
+def test_the_signature_lists_constants_arguments_and_those_that_are_written_to() -> None:
+    signature = exported()[1].graph_signature
+    assert len(signature.lifted_tensor_constants) == 2
+    assert list(signature.user_inputs) == ["x", 2, "counts_calls"]
+    assert list(signature.user_inputs_to_mutate.values()) == ["counts_calls"]
+
+
+def test_tied_weights_are_one_tensor_that_the_graph_uses_by_its_first_name() -> None:
+    model, program = exported()
+    state = program.state_dict
+    assert state["first.weight"] is state["second.weight"] is model.first.weight
     assert not next(n for n in program.graph.nodes if n.name == "p_second_weight").users
-    assert list(s.buffers) == [name for name, _ in model.named_buffers()] and list(
-        s.non_persistent_buffers
-    ) == ["shift"]
-    assert len(s.lifted_tensor_constants) == 2 and list(s.user_inputs) == ["x", 2, "counts_calls"]
-    assert list(s.user_inputs_to_mutate.values()) == ["counts_calls"]
-    assert not any(
-        n.target._schema.is_mutable
-        for n in program.graph.nodes
-        if isinstance(n.target, torch._ops.OpOverload)
-    )
-    assert (
-        program.state_dict["first.weight"]
-        is program.state_dict["second.weight"]
-        is model.first.weight
-    )
+
+
+def test_no_op_of_an_exported_graph_writes_to_an_argument() -> None:
+    targets = [node.target for node in exported()[1].graph.nodes]
+    ops = [target for target in targets if isinstance(target, torch._ops.OpOverload)]
+    assert ops and not any(op._schema.is_mutable for op in ops)
 
 
 def test_a_saved_program_takes_a_batch_of_any_size() -> None:

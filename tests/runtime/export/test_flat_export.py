@@ -47,28 +47,41 @@ class Loss(nn.Module):
         return y.detach(), (y * y * y).sum()
 
 
-def test_the_graph_takes_parameters_buffers_and_leaves_and_returns_new_values_first() -> None:
+def scaled() -> tuple[Scaled, Any, Any]:
+    """Return a module, its graph and the signature of the graph."""
     module = Scaled()
-    graph, s = aot_export_module(
-        module, (torch.ones(3),), trace_joint=False, kwargs={"shift": {"by": torch.zeros(3)}}
-    )
+    kwargs = {"shift": {"by": torch.zeros(3)}}
+    graph, signature = aot_export_module(module, (torch.ones(3),), trace_joint=False, kwargs=kwargs)
+    return module, graph, signature
+
+
+def test_the_graph_takes_parameters_buffers_and_leaves_and_returns_new_values_first() -> None:
+    module, graph, _ = scaled()
     new_calls, new_shift, out, none, three = graph(
         module.scale, module.calls, torch.tensor([1.0, 1.0, 2.0]), torch.zeros(3)
     )
-    assert (
-        (new_calls, none, three) == (1, None, 3)
-        and new_shift.tolist() == [1.0] * 3
-        and out.tolist() == [2.0, 3.0, 7.0]
-    )
-    assert s.parameters == ["scale"] and s.buffers == ["calls"] and len(s.user_inputs) == 2
-    placeholders = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
-    assert [*s.inputs_to_parameters, *s.inputs_to_buffers, *s.user_inputs] == placeholders
+    assert (new_calls, none, three) == (1, None, 3)
+    assert new_shift.tolist() == [1.0] * 3
+    assert out.tolist() == [2.0, 3.0, 7.0]
+
+
+def test_the_signature_names_the_inputs_of_the_graph() -> None:
+    _, graph, signature = scaled()
+    assert signature.parameters == ["scale"] and signature.buffers == ["calls"]
+    assert len(signature.user_inputs) == 2 and signature.in_spec.num_leaves == 4
+    state = [*signature.inputs_to_parameters, *signature.inputs_to_buffers]
+    placeholders = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+    assert [*state, *signature.user_inputs] == placeholders
+
+
+def test_the_signature_names_the_results_of_the_graph() -> None:
+    _, graph, signature = scaled()
     results: Any = graph.graph.output_node().args[0]
-    assert s.buffers_to_mutate == {results[0].name: "calls"} and s.user_inputs_to_mutate == {
-        results[1].name: s.user_inputs[1]
-    }
-    assert s.user_outputs == [results[2].name, None, None] and s.backward_signature is None
-    assert s.out_spec.num_leaves == 3 and s.in_spec.num_leaves == 4
+    assert signature.buffers_to_mutate == {results[0].name: "calls"}
+    assert signature.user_inputs_to_mutate == {results[1].name: signature.user_inputs[1]}
+    assert signature.user_outputs == [results[2].name, None, None]
+    assert signature.out_spec.num_leaves == 3
+    assert signature.backward_signature is None
 
 
 def test_export_leaves_the_module_and_the_arguments_as_they_are() -> None:

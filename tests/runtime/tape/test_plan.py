@@ -77,44 +77,99 @@ def test_the_plan_is_the_order_in_which_nodes_run() -> None:
         TORCH_C._current_graph_task_execution_order()
 
 
-@pytest.mark.usefixtures("routed")
-@pytest.mark.parametrize(
-    "asked", ["x", "a", "y", "x and y", "all leaves", "backward of x", "backward of a"]
-)
-def test_the_plan_of_a_pass_for_some_inputs_leaves_out_what_they_do_not_need(asked: str) -> None:
-    x, y = leaf(1.0), leaf(1.0)
-    a = x * 2
-    out = ((a.exp() + y.sin()) * y).sum()
-    planned, ran = list[Any](), list[str]()
+class PlannedPass:
+    """A backward pass for some inputs of ``(exp(x * 2) + sin(y)) * y``, its plan and what ran."""
 
-    def plan(g: Any) -> None:
-        planned.extend(TORCH_C._current_graph_task_execution_order())
+    def __init__(self) -> None:
+        self.x, self.y = leaf(1.0), leaf(1.0)
+        self.product = self.x * 2
+        self.out = ((self.product.exp() + self.y.sin()) * self.y).sum()
+        self.planned: list[str] = []
+        self.ran: list[str] = []
+        self.out.register_hook(self.note_plan)
+        for node in nodes_below(self.out.grad_fn):
+            node.register_prehook(self.note_node)
 
-    out.register_hook(plan)
-    seen, stack = set[Any](), [out.grad_fn]
+    def note_plan(self, cotangent: Any) -> None:
+        nodes = TORCH_C._current_graph_task_execution_order()
+        self.planned += [type(node).__name__ for node in nodes]
+
+    def note_node(self, cotangents: Any) -> None:
+        self.ran.append(type(TORCH_C._current_autograd_node()).__name__)
+
+    def run(self, asked: str) -> None:
+        """Run backward or grad for the inputs that the words name."""
+        with OURS.autograd.set_multithreading_enabled(False):
+            match asked:
+                case "all leaves":
+                    self.out.backward()
+                case "backward of x":
+                    self.out.backward(inputs=[self.x])
+                case "backward of a product":
+                    self.out.backward(inputs=[self.product])
+                case "x":
+                    OURS.autograd.grad(self.out, [self.x])
+                case "a product":
+                    OURS.autograd.grad(self.out, [self.product])
+                case "y":
+                    OURS.autograd.grad(self.out, [self.y])
+                case "x and y":
+                    OURS.autograd.grad(self.out, [self.x, self.y])
+
+
+def nodes_below(root: Any) -> set[Any]:
+    """Return a node of a graph and all that it leads to."""
+    seen, stack = set[Any](), [root]
     while stack:
         node = stack.pop()
         if node is not None and node not in seen:
             seen.add(node)
-            node.register_prehook(
-                lambda gs: ran.append(type(TORCH_C._current_autograd_node()).__name__)
-            )
             stack += [following for following, _ in node.next_functions]
-    of = {"x": [x], "a": [a], "y": [y], "x and y": [x, y]}
-    with OURS.autograd.set_multithreading_enabled(False):
-        if asked == "all leaves":
-            out.backward()
-        elif asked.startswith("backward"):
-            out.backward(inputs=[x if asked.endswith("x") else a])
-        else:
-            OURS.autograd.grad(out, of[asked])
-    names = [type(node).__name__ for node in planned]
-    inner = [n for n in names if n != "AccumulateGrad"]
-    if asked in ("a", "x"):  # what is asked for is reached, and its node does not run
-        inner = inner[:-1] if asked == "a" else inner
-    assert [n for n in ran if n != "AccumulateGrad"] == inner
-    assert ("SinBackward0" in names) is (asked in ("y", "x and y", "all leaves"))
-    assert ("ExpBackward0" in names) is (asked != "y")
+    return seen
+
+
+def inner(names: list[str]) -> list[str]:
+    """Leave out the nodes of leaves, which take a gradient and compute none."""
+    return [name for name in names if name != "AccumulateGrad"]
+
+
+@pytest.mark.usefixtures("routed")
+@pytest.mark.parametrize(
+    ("asked", "needs_sin", "needs_exp"),
+    [
+        ("x", False, True),
+        ("a product", False, True),
+        ("y", True, False),
+        ("x and y", True, True),
+        ("all leaves", True, True),
+        ("backward of x", False, True),
+        ("backward of a product", False, True),
+    ],
+)
+def test_the_plan_of_a_pass_for_some_inputs_leaves_out_what_they_do_not_need(
+    asked: str, needs_sin: bool, needs_exp: bool
+) -> None:
+    backward_pass = PlannedPass()
+    backward_pass.run(asked)
+    assert ("SinBackward0" in backward_pass.planned) is needs_sin
+    assert ("ExpBackward0" in backward_pass.planned) is needs_exp
+
+
+@pytest.mark.usefixtures("routed")
+@pytest.mark.parametrize(
+    "asked", ["x", "y", "x and y", "all leaves", "backward of x", "backward of a product"]
+)
+def test_the_nodes_of_the_plan_run_in_its_order(asked: str) -> None:
+    backward_pass = PlannedPass()
+    backward_pass.run(asked)
+    assert inner(backward_pass.ran) == inner(backward_pass.planned)
+
+
+@pytest.mark.usefixtures("routed")
+def test_the_node_of_an_inner_input_is_in_the_plan_and_does_not_run() -> None:
+    backward_pass = PlannedPass()
+    backward_pass.run("a product")
+    assert inner(backward_pass.ran) == inner(backward_pass.planned)[:-1]
 
 
 def test_a_cotangent_has_the_dtype_of_the_output_before_a_lone_node_runs() -> None:

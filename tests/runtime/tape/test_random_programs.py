@@ -68,58 +68,75 @@ GEOMETRY: list[Callable[[Any], Any]] = [
 NEW: list[Callable[[Any], Any]] = [lambda t: t * t, lambda t: t.cos(), lambda t: t.clone()]
 
 
-def run(lib: Any, seed: int) -> tuple[list[Any], list[torch.Tensor]]:
-    """How the program ended and what its tensors look like then; their values and the gradients of
-    a sum over all of them."""
-    draw = random.Random(seed)
-    x, y = (
-        lib.leaf(torch.arange(1.0, 13.0).reshape(3, 4).double() / 7),
-        lib.leaf(torch.arange(1.0, 5.0).double() / 3),
-    )
-    pool, loss = [x * 1, x.sin()], (x * 0).sum()
-    end = "completed"
-    try:
-        for _ in range(draw.randint(3, 9)):
-            kind = draw.choices(
-                ("view", "write", "geometry", "new", "use", "quietly"), (5, 7, 1, 2, 1, 1)
-            )[0]
-            t, o = draw.choice(pool), draw.choice([*pool, y]).clone()
-            if kind == "view":
-                pool.append(draw.choice(VIEWS)(t))
-            elif kind == "write":
-                draw.choice(WRITES)(t, o)
-            elif kind == "geometry":
-                draw.choice(GEOMETRY)(t)
-            elif kind == "new":
-                pool.append(draw.choice(NEW)(t))
-            elif kind == "use":
-                loss = loss + (t * t).sum()
-            elif not any(p._is_view() for p in pool):
-                with torch.no_grad():
-                    t.mul_(2)
-    except (RuntimeError, IndexError) as e:
-        end = told(e)[1]
-    facts: list[Any] = [end]
-    values = []
-    for i, t in enumerate(pool):
+class Program:
+    """A random program on tensors of one library, which runs step by step."""
+
+    def __init__(self, lib: Any, seed: int) -> None:
+        self.draw = random.Random(seed)
+        x = lib.leaf(torch.arange(1.0, 13.0).reshape(3, 4).double() / 7)
+        y = lib.leaf(torch.arange(1.0, 5.0).double() / 3)
+        self.leaves = (x, y)
+        # the tensors that a step may view, write to or use
+        self.pool = [x * 1, x.sin()]
+        self.loss = (x * 0).sum()
+
+    def run(self) -> str:
+        """Run 3 to 9 steps, and return how the program ended: completed, or the error."""
         try:
-            recorded = t.grad_fn is not None
-        except RuntimeError as e:
-            facts.append(told(e)[1])
+            for _ in range(self.draw.randint(3, 9)):
+                self.step()
+        except (RuntimeError, IndexError) as error:
+            return told(error)[1]
+        return "completed"
+
+    def step(self) -> None:
+        kinds = ("view", "write", "geometry", "new", "use", "quietly")
+        (kind,) = self.draw.choices(kinds, (5, 7, 1, 2, 1, 1))
+        tensor = self.draw.choice(self.pool)
+        other = self.draw.choice([*self.pool, self.leaves[1]]).clone()
+        match kind:
+            case "view":
+                self.pool.append(self.draw.choice(VIEWS)(tensor))
+            case "write":
+                self.draw.choice(WRITES)(tensor, other)
+            case "geometry":
+                self.draw.choice(GEOMETRY)(tensor)
+            case "new":
+                self.pool.append(self.draw.choice(NEW)(tensor))
+            case "use":
+                self.loss = self.loss + (tensor * tensor).sum()
+            case "quietly" if not any(member._is_view() for member in self.pool):
+                with torch.no_grad():
+                    tensor.mul_(2)
+
+
+def run(lib: Any, seed: int) -> tuple[list[Any], list[torch.Tensor]]:
+    """Return facts of a program and its tensors, and their values with the gradients.
+
+    The facts are how it ended, the geometry and version of each tensor, and which leaves have a
+    gradient. The gradients are those of a sum over all of the tensors.
+    """
+    program = Program(lib, seed)
+    facts: list[Any] = [program.run()]
+    values: list[torch.Tensor] = []
+    loss = program.loss
+    for weight, tensor in enumerate(program.pool, 1):
+        try:
+            recorded = tensor.grad_fn is not None
+        except RuntimeError as error:
+            facts.append(told(error)[1])
             continue
-        facts.append((t.shape, t.stride(), t._version, t._is_view(), recorded))
-        values.append(unwrap(t).detach())
+        geometry = (tensor.shape, tensor.stride())
+        facts.append((*geometry, tensor._version, tensor._is_view(), recorded))
+        values.append(unwrap(tensor).detach())
         if recorded:
-            loss = loss + (t * (i + 1)).cos().sum()
+            loss = loss + (tensor * weight).cos().sum()
     try:
-        gradients = [
-            None if g is None else unwrap(g) for g in lib.grad(loss, (x, y), allow_unused=True)
-        ]
-    except RuntimeError as e:
-        return [*facts, str(e).partition(":")[0]], values
-    return [*facts, [g is None for g in gradients]], values + [
-        g for g in gradients if g is not None
-    ]
+        gradients = lib.grad(loss, program.leaves, allow_unused=True)
+    except RuntimeError as error:
+        return [*facts, str(error).partition(":")[0]], values
+    present = [unwrap(gradient) for gradient in gradients if gradient is not None]
+    return [*facts, [gradient is None for gradient in gradients]], values + present
 
 
 @pytest.mark.parametrize("block", range(8))

@@ -271,34 +271,34 @@ class TestHandles:
             and plain._saved_self is x
         )
 
-    def test_what_is_saved_has_the_history_of_the_argument_or_the_output_that_it_is(self) -> None:
+    @pytest.mark.parametrize("name", ["self", "other"])
+    def test_a_saved_argument_has_the_history_of_the_argument(self, name: str) -> None:
         x = runtime.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
-        a, b = x.sin(), x.cos()
-        product: Any = (a * b).grad_fn
-        for name, origin in (("self", a), ("other", b)):
-            for saved in (
-                getattr(product, f"_saved_{name}"),
-                getattr(product, f"_raw_saved_{name}").unpack(),
-            ):
-                assert saved.grad_fn is origin.grad_fn and saved.equal(origin)
-            assert getattr(product, f"_raw_saved_{name}").data.grad_fn is origin.grad_fn
-        result: Any = a.exp().grad_fn
-        for saved in (
-            result._saved_result,
-            result._raw_saved_result.unpack(),
-            result._raw_saved_result.data,
-        ):
-            assert saved.grad_fn is result and saved.output_nr == 0
-        parts: Any = torch.linalg.qr(a)
+        arguments = {"self": x.sin(), "other": x.cos()}
+        product: Any = (arguments["self"] * arguments["other"]).grad_fn
+        raw = getattr(product, f"_raw_saved_{name}")
+        for saved in (getattr(product, f"_saved_{name}"), raw.unpack()):
+            assert saved.grad_fn is arguments[name].grad_fn
+            assert saved.equal(arguments[name])
+        assert raw.data.grad_fn is arguments[name].grad_fn
+
+    def test_a_saved_output_has_the_history_of_the_output(self) -> None:
+        x = runtime.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        node: Any = x.sin().exp().grad_fn
+        raw = node._raw_saved_result
+        for saved in (node._saved_result, raw.unpack(), raw.data):
+            assert saved.grad_fn is node
+            assert saved.output_nr == 0
+
+    def test_a_saved_output_of_several_has_its_number(self) -> None:
+        parts: Any = torch.linalg.qr(runtime.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True))
         node = parts.R.grad_fn
-        for nr, part in enumerate(parts):
-            kept = [
-                n
-                for n in dir(node)
-                if n.startswith("_saved_") and isinstance(getattr(node, n), torch.Tensor)
-            ]
-            saved = [getattr(node, f"_raw{n}").unpack() for n in kept]
-            assert any(s.grad_fn is node and s.output_nr == nr and s.equal(part) for s in saved)
+        names = [name for name in dir(node) if name.startswith("_saved_")]
+        tensors = [name for name in names if isinstance(getattr(node, name), torch.Tensor)]
+        saved = [getattr(node, f"_raw{name}").unpack() for name in tensors]
+        own = {output.output_nr: output for output in saved if output.grad_fn is node}
+        for number, part in enumerate(parts):
+            assert own[number].equal(part)
 
     def test_a_saved_output_is_another_tensor_with_the_same_history(self) -> None:
         x = runtime.tensor([1.0, 2.0], requires_grad=True)

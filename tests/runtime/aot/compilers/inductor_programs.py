@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -221,31 +221,48 @@ def condition(x: Any) -> Any:
 def observed(
     f: Program, state: object, tensor: Callable[..., Any], rows: int
 ) -> tuple[list[Any], list[torch.Tensor]]:
-    """What a call shows: (shapes, strides, flags and shared memory; values, gradients and a random
-    number drawn afterwards)."""
+    """Return facts of a call, and the numbers that belong to it.
+
+    Facts are shapes, strides, flags and shared memory. Numbers are values, gradients, buffers, and
+    a random number that is drawn afterwards.
+    """
     x = tensor(X * rows, requires_grad=True)
     torch.manual_seed(1)
-    out = f(x)
-    outs = out if isinstance(out, tuple) else (out,)
-    made = [t for t in outs if isinstance(t, torch.Tensor)]
-    seen: list[Any] = [
-        (t.shape, t.stride(), t.dtype, t.requires_grad) if isinstance(t, torch.Tensor) else t
-        for t in outs
-    ]
-    plain = [runtime.unwrap(t).detach() for t in (x, *made)]
-    seen.append([[torch._C._is_alias_of(a, b) for b in plain] for a in plain])  # type: ignore[attr-defined]
+    result = f(x)
+    results = result if isinstance(result, tuple) else (result,)
+    tensors = [leaf for leaf in results if isinstance(leaf, torch.Tensor)]
+    plain = [runtime.unwrap(t).detach() for t in (x, *tensors)]
+    facts = [geometry(leaf) for leaf in results]
+    facts.append([[torch._C._is_alias_of(a, b) for b in plain] for a in plain])  # type: ignore[attr-defined]
     values = [*(t.double() for t in plain), torch.rand(2)]
-    loss: Any = sum(
-        (t.double() * torch.arange(1.0, t.numel() + 1).reshape(t.shape)).sum()
-        for t in made
-        if t.requires_grad and t is not x
+    module = state if isinstance(state, nn.Module) else nn.Module()
+    values += gradients(tensors, (x, *module.parameters()))
+    values += [buffer.clone() for buffer in module.buffers()]
+    return facts, values
+
+
+def gradients(results: list[Any], leaves: Sequence[Any]) -> list[torch.Tensor]:
+    """Return the gradients that leaves have of a sum of the results. `leaves` begin with `x`."""
+    loss = weighted_sum([t for t in results if t.requires_grad and t is not leaves[0]])
+    # The sum of no results is a number, and then there is no backward pass.
+    if not isinstance(loss, torch.Tensor):
+        return []
+    loss.backward()
+    return [runtime.unwrap(leaf.grad) for leaf in leaves if leaf.grad is not None]
+
+
+def geometry(result: Any) -> Any:
+    """Return shape, strides, dtype and flag of a tensor, and any other result itself."""
+    if not isinstance(result, torch.Tensor):
+        return result
+    return result.shape, result.stride(), result.dtype, result.requires_grad
+
+
+def weighted_sum(tensors: list[Any]) -> Any:
+    """Return the sum of all elements, each with a weight of its own, or 0 of no tensors."""
+    return sum(
+        (t.double() * torch.arange(1.0, t.numel() + 1).reshape(t.shape)).sum() for t in tensors
     )
-    parameters = list(state.parameters()) if isinstance(state, nn.Module) else []
-    if isinstance(loss, torch.Tensor):
-        loss.backward()
-        values += [runtime.unwrap(t.grad) for t in (x, *parameters) if t.grad is not None]
-    values += [b.clone() for b in state.buffers()] if isinstance(state, nn.Module) else []
-    return seen, values
 
 
 def compare(name: str, dynamic: bool) -> None:

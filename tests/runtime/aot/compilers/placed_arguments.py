@@ -13,7 +13,10 @@ from runtime.aot import nop
 
 
 def placed(f: Callable[..., Any], *args: Any) -> dict[int, int]:
-    """The arguments that a program writes to while it runs; it must do to them what ``f`` does."""
+    """Return the arguments that a program writes to while it runs, with the line of the write.
+
+    The compiled program must do to its arguments what ``f`` does, in two calls.
+    """
     found: list[dict[int, int]] = []
 
     def keep(module: Any, inputs: list[Any]) -> Any:
@@ -21,21 +24,29 @@ def placed(f: Callable[..., Any], *args: Any) -> dict[int, int]:
         found.append(dict(run.placed))
         return run
 
-    mine, theirs = ([a.clone() if isinstance(a, Tensor) else a for a in args] for _ in range(2))
+    mine, theirs = copies(args), copies(args)
     compiled = aot.aot_function(f, keep)
     for _ in range(2):
-        before = [(t._version, t.data_ptr()) for t in mine if isinstance(t, Tensor)]
-        ours, expected = compiled(*mine), f(*theirs)
-        for a, b in zip(
-            [*tensors(ours), *tensors(mine)],
-            [*tensors(expected), *tensors(theirs)],
-            strict=True,
-        ):
-            assert torch.equal(a, b) and a.stride() == b.stride()
-        assert [a._version for a in tensors(mine)] == [b._version for b in tensors(theirs)]
-        assert [p for _, p in before] == [t.data_ptr() for t in tensors(mine)]
+        compare_calls(compiled, mine, f, theirs)
     assert len(found) == 1
     return found[0]
+
+
+def copies(args: tuple[Any, ...]) -> list[Any]:
+    return [arg.clone() if isinstance(arg, Tensor) else arg for arg in args]
+
+
+def compare_calls(
+    compiled: Callable[..., Any], mine: list[Any], f: Callable[..., Any], theirs: list[Any]
+) -> None:
+    """Raise ``AssertionError`` if results, arguments or versions of the two calls differ."""
+    memory = [t.data_ptr() for t in tensors(mine)]
+    ours, expected = compiled(*mine), f(*theirs)
+    pairs = zip(tensors((ours, mine)), tensors((expected, theirs)), strict=True)
+    for a, b in pairs:
+        assert torch.equal(a, b) and a.stride() == b.stride()
+    assert [t._version for t in tensors(mine)] == [t._version for t in tensors(theirs)]
+    assert [t.data_ptr() for t in tensors(mine)] == memory
 
 
 def tensors(tree: Any) -> list[Tensor]:

@@ -120,35 +120,44 @@ class _Observation:
         self.picks: Iterator[float] = iter(text.picks)
 
     def of(self, f: Callable[..., Any]) -> Seen:
+        """Call the program, and return what is seen of it and of what follows."""
         outside = [*self.made, *self.flat, *self.surroundings.tensors]
         versions = [_version(t) for t in outside]
-        out = self.surroundings.call(f, self.text, self.given)
-        unwritten = [
-            t
-            for t, v in zip(outside, versions, strict=True)
-            if _version(t) == v and any(t is x for x in self.flat)
-        ]
-        self.unwritten = unwritten if self.counts else []  # versions say which they are
-        leaves, spec = pytree.tree_flatten(out)
+        result = self.surroundings.call(f, self.text, self.given)
+        changes = [_version(t) - v for t, v in zip(outside, versions, strict=True)]
+        same = [t for t, change in zip(outside, changes, strict=True) if change == 0]
+        # Only versions say which arguments the program has not written to.
+        self.unwritten = self._arguments_among(same) if self.counts else []
+        self.see_results(result)
+        self.look("after the call")
+        if self.counts:
+            self.see("versions", changes)
+        self.see("random state", [torch.get_rng_state(), self.surroundings.generator.get_state()])
+        self.see_what_follows()
+        return self.seen
+
+    def _arguments_among(self, tensors: Sequence[Any]) -> list[Any]:
+        return [t for t in tensors if any(t is argument for argument in self.flat)]
+
+    def see_results(self, result: Any) -> None:
+        """See the structure of a result, its constants, and the tensors that it shares."""
+        leaves, spec = pytree.tree_flatten(result)
         self.results = [t for t in leaves if isinstance(t, torch.Tensor)]
         self.see("structure", str(spec))
         self.see("constants", [x for x in leaves if not isinstance(x, torch.Tensor)])
         everything = [*self.made, *self.flat, *self.surroundings.tensors]
         for i, t in enumerate(self.results):
-            self.see(
-                f"result {i} is", [[t is x for x in everything], [t is r for r in self.results]]
-            )
-        self.look("after the call")
-        if self.counts:
-            self.see("versions", [_version(t) - v for t, v in zip(outside, versions, strict=True)])
-        self.see("random state", [torch.get_rng_state(), self.surroundings.generator.get_state()])
-        for what in self.text.after:
+            among_outside = [t is other for other in everything]
+            self.see(f"result {i} is", [among_outside, [t is other for other in self.results]])
+
+    def see_what_follows(self) -> None:
+        """Do what the text says to the results, up to the first error."""
+        for action in self.text.after:
             try:
-                getattr(self, what.replace(" ", "_"))()
+                getattr(self, action.replace(" ", "_"))()
             except RuntimeError as error:
                 self.see("error", error)
                 break
-        return self.seen
 
     def see(self, label: str, what: Any) -> None:
         self.seen.append((label, what))

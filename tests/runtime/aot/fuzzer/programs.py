@@ -279,6 +279,11 @@ CHANGES = (
     "alias",
     "around",
 )
+FACTS = (
+    *("values", "values", "values", "shape", "shape", "layout", "flags", "number"),
+    *("grad", "training", "alias", "around"),
+)
+"""Facts of a call that the next one may change. All of its values are always others."""
 AROUND = ("torch.inference_mode()", "torch.autocast('cpu', torch.bfloat16)")
 
 
@@ -317,53 +322,41 @@ class _Calls:
             self.extra, []
         )
 
-    def changed(self) -> None:
-        """Another kind of call."""
+    def change(self) -> None:
+        """Draw another kind of call: change one fact of the call before."""
         rnd = self.rnd
-        what = rnd.choice(
-            (
-                "values",
-                "values",
-                "values",
-                "shape",
-                "shape",
-                "layout",
-                "flags",
-                "number",
-                "grad",
-                "training",
-                "alias",
-                "around",
-            )
-        )
-        i = rnd.randrange(self.number)
-        if what == "shape":
-            old = self.given[i].shape
-            size = rnd.choice((0, 1, 2, 3, 4))
-            for j, g in enumerate(self.given):  # arguments of one shape keep having one
-                if g.shape == old:
-                    at = 0 if old else None
-                    shape = g.shape if at is None else (size, *g.shape[1:])
-                    self.given[j] = dataclasses.replace(g, shape=shape)
-        elif what == "layout":
-            self.given[i] = dataclasses.replace(self.given[i], layout=rnd.choice(LAYOUTS))
-        elif what == "flags":
-            requires = not self.given[i].requires and self.given[i].dtype in FLOATING
-            self.given[i] = dataclasses.replace(
-                self.given[i], requires=requires, leaf=rnd.random() < 0.3
-            )
-        elif what == "number":
-            self.scalar = rnd.choice((2.5, 0.5, 3, 1, True, -0.5))
-        elif what == "grad":
-            self.grad = not self.grad
-        elif what == "training":
-            self.training = not self.training
-        elif what == "around":
-            self.around = "" if self.around else rnd.choice(AROUND)
-        elif what == "alias" and i:
-            self.given[i] = dataclasses.replace(
-                self.given[i], alias="" if self.given[i].alias else rnd.choice(ALIASES)
-            )
+        fact = rnd.choice(FACTS)
+        place = rnd.randrange(self.number)
+        match fact:
+            case "shape":
+                self._change_size(self.given[place].shape, rnd.choice((0, 1, 2, 3, 4)))
+            case "layout":
+                self._replace(place, layout=rnd.choice(LAYOUTS))
+            case "flags":
+                argument = self.given[place]
+                requires = not argument.requires and argument.dtype in FLOATING
+                self._replace(place, requires=requires, leaf=rnd.random() < 0.3)
+            case "number":
+                self.scalar = rnd.choice((2.5, 0.5, 3, 1, True, -0.5))
+            case "grad":
+                self.grad = not self.grad
+            case "training":
+                self.training = not self.training
+            case "around":
+                self.around = "" if self.around else rnd.choice(AROUND)
+            # The first argument has no other before it that it could be an alias of.
+            case "alias" if place:
+                alias = "" if self.given[place].alias else rnd.choice(ALIASES)
+                self._replace(place, alias=alias)
+
+    def _change_size(self, old: tuple[int, ...], size: int) -> None:
+        """Change the first size of each argument of one shape, so that they keep having one."""
+        for place, argument in enumerate(self.given):
+            if argument.shape == old and old:
+                self._replace(place, shape=(size, *old[1:]))
+
+    def _replace(self, place: int, **fields: Any) -> None:
+        self.given[place] = dataclasses.replace(self.given[place], **fields)
 
     def call(self, number: int) -> CallText:
         rnd = self.rnd
@@ -468,7 +461,7 @@ def random_case(seed: int) -> Case:
         if rnd.random() < 0.3:
             texts.append(dataclasses.replace(texts[0], picks=texts[-1].picks))
             continue
-        calls.changed()
+        calls.change()
         texts.append(calls.call(number))
     dynamic = rnd.random() < 0.4
     partition = rnd.choice(("default", "default", "min cut", "min cut", "budget"))

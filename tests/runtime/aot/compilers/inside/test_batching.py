@@ -5,7 +5,7 @@ kind of argument that decides, and captures of programs have few of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -43,37 +43,45 @@ _OPS += [getattr(aten, name).default for name in (
 )]  # fmt: skip
 
 
+def _special_lists(dtype: torch.dtype) -> list[list[Tensor]]:
+    """Return three lists of tensors with zeros of both signs, infinities and a NaN.
+
+    Their sizes lie around the vectors of a processor.
+    """
+    special = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan")], dtype=dtype)
+
+    def tensor(size: int, shift: int) -> Tensor:
+        return torch.cat([special, torch.randn(size, dtype=dtype)]).roll(shift)
+
+    return [[tensor(size, shift) for size in (0, 1, 3, 11, 250)] for shift in range(3)]
+
+
+def _arguments(func: Any, lists: list[list[Tensor]]) -> Iterator[Any]:
+    """Yield a list for each argument that is a tensor, and a number for each other one."""
+    for place, argument in enumerate(func._schema.arguments):
+        if str(argument.type) == "Tensor":
+            yield lists[place]
+        # An alpha is 1, which the calls of a batch have in common.
+        else:
+            yield 0.3 if argument.name in ("weight", "exponent", "min", "max") else 1
+
+
+def _call(func: Any, values: Sequence[Any]) -> Any:
+    """Call an op, with those of the values by keyword that its schema wants so."""
+    arguments = list(zip(func._schema.arguments, values, strict=True))
+    named = {argument.name: value for argument, value in arguments if argument.kwarg_only}
+    return func(*(value for argument, value in arguments if not argument.kwarg_only), **named)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("func", _OPS, ids=str)
 def test_a_batch_has_the_bits_of_the_single_calls(func: Any, dtype: torch.dtype) -> None:
-    """On this torch: sizes around the vectors of a processor, with zeros of both signs,
-    infinities and a NaN."""
-    special = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan")], dtype=dtype)
-    lists = [
-        [torch.cat([special, torch.randn(n, dtype=dtype)]).roll(k) for n in (0, 1, 3, 11, 250)]
-        for k in range(3)
-    ]
-    ways = tuple(LIST if str(a.type) == "Tensor" else ONE for a in func._schema.arguments)
-    found = form(func, ways)
+    values = list(_arguments(func, _special_lists(dtype)))
+    found = form(func, tuple(LIST if isinstance(value, list) else ONE for value in values))
     assert found is not None
     target, _ = found
-    given: list[Any] = []
-    for i, a in enumerate(func._schema.arguments):
-        given.append(
-            lists[i]
-            if ways[i] == LIST
-            else 0.3
-            if a.name in ("weight", "exponent", "min", "max")
-            else 1
-        )
-    arguments = target._schema.arguments
-    named = {a.name: x for a, x in zip(arguments, given, strict=True) if a.kwarg_only}
-    batch = target(*given[: len(given) - len(named)], **named)
-    for i, result in enumerate(batch):
-        each = [g[i] if isinstance(g, list) else g for g in given]
-        single = func(
-            *(x for x, a in zip(each, func._schema.arguments, strict=True) if not a.kwarg_only)
-        )
+    for i, result in enumerate(_call(target, values)):
+        single = _call(func, [value[i] if isinstance(value, list) else value for value in values])
         assert torch.equal(bits(result), bits(single))
 
 

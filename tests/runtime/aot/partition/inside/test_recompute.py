@@ -356,33 +356,42 @@ def test_bytes_are_those_of_the_elements() -> None:
     assert n_bytes(torch.eye(3).to_sparse()) == 36 and n_bytes(torch.zeros(0, 3).to_sparse()) == 1
 
 
-def test_what_records_say_of_running_a_call_again() -> None:
-    constant = torch.ones(3)
+def again_by_op(program: Callable[..., Any]) -> dict[str, Again]:
+    """Return the answer for each kind of node in the graph of a program."""
+    return {node.op: again(node) for node in traced(program, torch.ones(3)).values()}
 
-    def of(g: Any, name: str, **options: Any) -> Again:
-        return again(traced(g, torch.ones(3), **options)[name])
 
-    assert of(lambda x: x + constant, "add") is Again.LOW
-    assert {
-        again(n)
-        for n in traced(lambda x: x + constant, torch.ones(3)).values()
-        if n.op == "get_attr"
-    } == {Again.CONSTANT}
-    assert {
-        again(n) for n in traced(lambda x: x.sin(), torch.ones(3)).values() if n.op == "placeholder"
-    } == {Again.INPUT}
-    assert {
-        again(n) for n in traced(lambda x: x.sin(), torch.ones(3)).values() if n.op == "output"
-    } == {Again.UNKNOWN}
-    assert of(lambda x: torch.rand_like(x), "rand_like") is Again.DRAW
-    assert of(lambda x: x.nonzero(), "nonzero") is Again.UNKNOWN, "its size depends on values"
-    assert (
-        of(lambda x: x.sort(), "sort") is Again.HIGH
-        and of(lambda x: x.sort()[0], "getitem") is Again.HIGH
-    )
-    assert of(lambda x: x.sin().t().as_strided((2,), (1,)), "as_strided") is Again.MEMORY
-    assert of(lambda x: x.as_strided((2,), (1,)), "as_strided") is Again.LOW
-    assert [one for one in Again if one.pure] == [Again.HIGH, Again.SIZE, Again.LOW]
+CONSTANT = torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("program", "call", "expected"),
+    [
+        (lambda x: x + CONSTANT, "add", Again.LOW),
+        (lambda x: torch.rand_like(x), "rand_like", Again.DRAW),
+        # The size of its result depends on values.
+        (lambda x: x.nonzero(), "nonzero", Again.UNKNOWN),
+        (lambda x: x.sort(), "sort", Again.HIGH),
+        (lambda x: x.sort()[0], "getitem", Again.HIGH),
+        (lambda x: x.sin().t().as_strided((2,), (1,)), "as_strided", Again.MEMORY),
+        (lambda x: x.as_strided((2,), (1,)), "as_strided", Again.LOW),
+    ],
+)
+def test_the_record_of_an_op_says_whether_it_may_run_again(
+    program: Callable[..., Any], call: str, expected: Again
+) -> None:
+    assert again(traced(program, torch.ones(3))[call]) is expected
+
+
+def test_nodes_that_call_nothing_are_inputs_constants_or_unknown() -> None:
+    assert again_by_op(lambda x: x + CONSTANT)["get_attr"] is Again.CONSTANT
+    kinds = again_by_op(lambda x: x.sin())
+    assert kinds["placeholder"] is Again.INPUT
+    assert kinds["output"] is Again.UNKNOWN
+
+
+def test_only_calls_without_draws_and_effects_are_pure() -> None:
+    assert [answer for answer in Again if answer.pure] == [Again.HIGH, Again.SIZE, Again.LOW]
 
 
 def test_as_strided_of_a_view_is_not_taken_again_from_what_was_saved() -> None:
