@@ -7,8 +7,6 @@ comparison fails, the reference runs again.
   result as the first reference was.
 - In float64 it runs on inputs that are off by an ulp. A result passes if its error is about as
   large as the resulting change.
-
-In all functions `a` is an actual tensor and `e` the expected one.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from gen.samples.domains import is_inexact
 Tensor = torch.Tensor
 Outputs = Sequence[Tensor]
 
-# those of double precision are tight enough to show a step in single precision (6e-8)
+# Those of double precision are tight enough to show a step in single precision (6e-8).
 _TOLERANCES = {
     torch.float64: 1e-8,
     torch.complex128: 1e-8,
@@ -37,20 +35,23 @@ _TOLERANCES = {
 NUMERIC = 2e-6  # central differences with extrapolation, in float64
 SHOWN = 16  # entries of a tensor that a mismatch shows whole
 NOISE = 1e-9  # rounding of values of size 1, divided by the smallest step
-# a narrow result may be this many times as far from the float64 result as the reference is
+# A narrow result may be this many times as far from the float64 result as the reference is.
 FACTOR = 4.0
+# Both may also be off by this many ulps: a reference may be exact by chance, and the target not.
 ULPS = 16.0
-# a wide result may be off by this many times the change that an ulp in the inputs makes
+# A wide result may be off by this many times the change that an ulp in the inputs makes.
 CONDITIONING = 64.0
 
 
 @dataclass
 class Tally:
-    """Counts of a case: `entries` compared, `nonzero` ones on either side, `unknown` ones that the
-    reference could not give."""
+    """Counts of a case, over all of its comparisons."""
 
+    # entries that were compared
     entries: int = 0
+    # entries that are not 0, on either side; a case without any has shown nothing
     nonzero: int = 0
+    # entries that the reference could not give
     unknown: int = 0
 
 
@@ -105,46 +106,57 @@ def compare(
     if len(actual) != len(expected):
         raise Mismatch(f"{len(actual)} outputs, expected {len(expected)}")
     other: Outputs | None = None
-    for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
-        _require_same_kind(place, a, e, rule)
-        a, e = a.detach(), e.detach()
+    for place, (output, reference) in enumerate(zip(actual, expected, strict=True)):
+        _require_same_kind(place, output, reference, rule)
+        output, reference = output.detach(), reference.detach()
         # A numeric reference gives NaN where the function has no derivative.
-        is_known = ~e.isnan() if rule.numeric else None
-        _count_entries(a, e, is_known, tally)
-        difference = _errors(a, e, rule, is_known)
+        is_known = ~reference.isnan() if rule.numeric else None
+        _count_entries(output, reference, is_known, tally)
+        difference = _errors(output, reference, rule, is_known)
         if difference is None:
             continue
-        if second is not None and _allows_rounding(rule, a.dtype):
+        if second is not None and _allows_rounding(rule, output.dtype):
             # One more run of the reference serves all outputs. Most comparisons need none.
             other = other or _run_or_none(second)
-            if other and _differs_by_rounding(a, e, other[place], conditioned):
+            if other and _differs_by_rounding(output, reference, other[place], conditioned):
                 continue
         index = _index_of_largest(difference)
         raise Mismatch(
-            _describe(place, len(expected), a, e, difference, rule.bounds(a.dtype, e)),
-            expected=_shown(e, index),
-            actual=_shown(a, index),
+            _describe(
+                place,
+                len(expected),
+                output,
+                reference,
+                difference,
+                rule.bounds(output.dtype, reference),
+            ),
+            expected=_shown(reference, index),
+            actual=_shown(output, index),
         )
 
 
 def _run_or_none(second: Callable[[], Outputs]) -> Outputs | None:
-    """Return the results of a second run; None if the program cannot be asked in its dtype, which
-    says nothing of the first run."""
+    """Return the results of a second run, or None if the program has no results in its dtype.
+
+    The missing results say nothing of the first run.
+    """
     try:
         return second()
     except Unsuitable:
         return None
 
 
-def _count_entries(a: Tensor, e: Tensor, is_known: Tensor | None, tally: Tally) -> None:
+def _count_entries(actual: Tensor, expected: Tensor, is_known: Tensor | None, tally: Tally) -> None:
     """Count the entries of one output.
 
-    `is_known` marks those that the reference could give. None if it gave all.
+    `is_known` marks those that the reference could give. It is None if it gave all.
     """
-    compared = e.numel() if is_known is None else int(is_known.sum())
+    compared = expected.numel() if is_known is None else int(is_known.sum())
     tally.entries += compared
-    tally.unknown += e.numel() - compared
-    tally.nonzero += int((a != 0).sum()) + int((e != 0).sum())  # count_nonzero takes no uint64
+    tally.unknown += expected.numel() - compared
+    tally.nonzero += int((actual != 0).sum()) + int(
+        (expected != 0).sum()
+    )  # count_nonzero takes no uint64
 
 
 def _allows_rounding(rule: Rule, dtype: torch.dtype) -> bool:
@@ -152,57 +164,64 @@ def _allows_rounding(rule: Rule, dtype: torch.dtype) -> bool:
     return rule.rtol is None and not rule.numeric and is_inexact(dtype)
 
 
-def _differs_by_rounding(a: Tensor, e: Tensor, other: Tensor, conditioned: bool) -> bool:
-    """Return whether rounding explains the difference of `a` and `e`.
+def _differs_by_rounding(
+    actual: Tensor, expected: Tensor, other: Tensor, conditioned: bool
+) -> bool:
+    """Return whether rounding explains the difference of `actual` and `expected`.
 
-    `other`: the second result of the reference, see :func:`compare`.
+    `other` is the second result of the reference, see :func:`compare`.
     """
-    # `other` is then of changed inputs, and nothing is nearer to the truth than `e` itself: with it
-    # as the exact result, a few ulps of it are allowed.
+    # With `conditioned`, `other` belongs to changed inputs. So nothing is nearer to the truth than
+    # `expected` itself. As the exact result it allows a few of its own ulps.
     if conditioned:
-        return _is_within_conditioning(a, e, other) or _is_as_good(a, e, e)
-    if _is_narrow(a.dtype):
-        return _is_as_good(a, e, other)
-    return _is_within_conditioning(a, e, other)
+        return _is_within_conditioning(actual, expected, other) or _is_as_good(
+            actual, expected, expected
+        )
+    if _is_narrow(actual.dtype):
+        return _is_as_good(actual, expected, other)
+    return _is_within_conditioning(actual, expected, other)
 
 
 def compare_kinds(actual: Outputs, expected: Outputs, tally: Tally) -> None:
-    """Raise Mismatch unless number, shapes and dtypes of the outputs agree. Each output
-    counts as one entry."""
+    """Raise Mismatch unless number, shapes and dtypes of the outputs agree.
+
+    Each output counts as one entry.
+    """
     if len(actual) != len(expected):
         raise Mismatch(f"{len(actual)} outputs, expected {len(expected)}")
-    for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
-        _require_same_kind(place, a, e, Rule())
+    for place, (output, reference) in enumerate(zip(actual, expected, strict=True)):
+        _require_same_kind(place, output, reference, Rule())
         tally.entries += 1
         tally.nonzero += 1
 
 
-def _require_same_kind(place: int, a: Tensor, e: Tensor, rule: Rule) -> None:
+def _require_same_kind(place: int, actual: Tensor, expected: Tensor, rule: Rule) -> None:
     """Raise Mismatch unless two outputs have the same shape and, where it counts, dtype."""
-    if a.shape != e.shape:
+    if actual.shape != expected.shape:
         raise Mismatch(
-            f"output {place} has shape {list(a.shape)}, expected {list(e.shape)}",
-            expected=f"shape {list(e.shape)}",
-            actual=f"shape {list(a.shape)}",
+            f"output {place} has shape {list(actual.shape)}, expected {list(expected.shape)}",
+            expected=f"shape {list(expected.shape)}",
+            actual=f"shape {list(actual.shape)}",
         )
-    if not rule.widened and a.dtype != e.dtype:
+    if not rule.widened and actual.dtype != expected.dtype:
         raise Mismatch(
-            f"output {place} has dtype {a.dtype}, expected {e.dtype}",
-            expected=f"dtype {e.dtype}",
-            actual=f"dtype {a.dtype}",
+            f"output {place} has dtype {actual.dtype}, expected {expected.dtype}",
+            expected=f"dtype {expected.dtype}",
+            actual=f"dtype {actual.dtype}",
         )
 
 
-def _errors(a: Tensor, e: Tensor, rule: Rule, is_known: Tensor | None) -> Tensor | None:
-    """Return None if all entries are close. Otherwise return the error of each entry, which is 0
-    for a close one.
-    """
-    common = torch.promote_types(a.dtype, e.dtype)
-    rtol, atol = rule.bounds(a.dtype, e)
-    a, e = a.to(common), e.to(common)
-    close = torch.isclose(a, e, rtol=rtol, atol=atol, equal_nan=True)
-    if common.is_complex:  # where one part is infinite, the other still has a tolerance
-        parts = torch.isclose(_parts(a), _parts(e), rtol=rtol, atol=atol, equal_nan=True)
+def _errors(actual: Tensor, expected: Tensor, rule: Rule, is_known: Tensor | None) -> Tensor | None:
+    """Return the error of each entry, which is 0 for a close one. Return None if all are close."""
+    common = torch.promote_types(actual.dtype, expected.dtype)
+    rtol, atol = rule.bounds(actual.dtype, expected)
+    actual, expected = actual.to(common), expected.to(common)
+    close = torch.isclose(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
+    # Where one part is infinite, the other still has a tolerance.
+    if common.is_complex:
+        parts = torch.isclose(
+            _parts(actual), _parts(expected), rtol=rtol, atol=atol, equal_nan=True
+        )
         close = close | parts.all(-1)
     if is_known is not None:
         close = close | ~is_known
@@ -210,7 +229,7 @@ def _errors(a: Tensor, e: Tensor, rule: Rule, is_known: Tensor | None) -> Tensor
         return None
     # Only for the message: the error in the dtype of the results may overflow.
     wide = torch.complex128 if common.is_complex else torch.float64
-    error = (a.to(wide) - e.to(wide)).abs()
+    error = (actual.to(wide) - expected.to(wide)).abs()
     return torch.where(
         close, torch.zeros_like(error), torch.nan_to_num(error, nan=torch.inf, posinf=torch.inf)
     )
@@ -221,41 +240,45 @@ def _parts(x: Tensor) -> Tensor:
     return torch.view_as_real(x.resolve_conj())
 
 
-def _is_as_good(a: Tensor, e: Tensor, exact: Tensor) -> bool:
-    """Return whether `a` is about as near to the float64 result as `e` is. Infinities and NaNs must
-    agree.
+def _is_as_good(actual: Tensor, expected: Tensor, exact: Tensor) -> bool:
+    """Return whether `actual` is about as near to the float64 result as `expected` is.
+
+    Infinities and NaNs must agree.
     """
     wide = torch.complex128 if exact.is_complex() else torch.float64
-    a_wide, e_wide, exact = a.to(wide), e.to(wide), exact.to(wide)
+    actual_wide, expected_wide, exact = actual.to(wide), expected.to(wide), exact.to(wide)
     # Where the narrow reference overflows, nothing says how far off a finite result may be.
-    finite = torch.isfinite(exact) & torch.isfinite(e_wide)
-    if not bool(torch.isclose(a_wide[~finite], e_wide[~finite], equal_nan=True).all()):
+    finite = torch.isfinite(exact) & torch.isfinite(expected_wide)
+    if not bool(torch.isclose(actual_wide[~finite], expected_wide[~finite], equal_nan=True).all()):
         return False
     if not bool(finite.any()):
         return True
-    a_wide, e_wide, exact = a_wide[finite], e_wide[finite], exact[finite]
-    eps = torch.finfo(a.dtype).eps
-    # The largest error of the reference serves all entries: by chance its own may be 0 in one of
-    # them. The last term is for results that are rounded to a subnormal number.
+    actual_wide, expected_wide, exact = actual_wide[finite], expected_wide[finite], exact[finite]
+    eps = torch.finfo(actual.dtype).eps
+    # The largest error of the reference serves all entries, because the error of one entry may be
+    # 0 by chance. The last term is for results that are rounded to a subnormal number.
     allowed = (
-        FACTOR * (e_wide - exact).abs().max() + ULPS * eps * exact.abs() + torch.finfo(a.dtype).tiny
+        FACTOR * (expected_wide - exact).abs().max()
+        + ULPS * eps * exact.abs()
+        + torch.finfo(actual.dtype).tiny
     )
-    return bool(((a_wide - exact).abs() <= allowed).all())
+    return bool(((actual_wide - exact).abs() <= allowed).all())
 
 
-def _is_within_conditioning(a: Tensor, e: Tensor, nudged: Tensor) -> bool:
-    """Return whether `a` differs from `e` by about as much as rounding of the inputs changes
-    `e`.
+def _is_within_conditioning(actual: Tensor, expected: Tensor, nudged: Tensor) -> bool:
+    """Return whether the difference is about what rounding of the inputs makes.
+
+    `nudged` is the expected result of inputs that are off by an ulp.
     """
-    finite = torch.isfinite(e) & torch.isfinite(nudged)
-    # No finite entry, no change: then the quick comparison, which has failed, decides.
+    finite = torch.isfinite(expected) & torch.isfinite(nudged)
+    # Without a finite entry there is no change. Then the quick comparison decides, and it failed.
     if not bool(finite.any()):
         return False
-    if not bool(torch.isclose(a[~finite], e[~finite], equal_nan=True).all()):
+    if not bool(torch.isclose(actual[~finite], expected[~finite], equal_nan=True).all()):
         return False
-    # The largest change serves all entries: by chance that of one of them may be 0.
-    change = (nudged[finite] - e[finite]).abs().max()
-    return bool(((a[finite] - e[finite]).abs() <= CONDITIONING * change).all())
+    # The largest change serves all entries, because the change of one may be 0 by chance.
+    change = (nudged[finite] - expected[finite]).abs().max()
+    return bool(((actual[finite] - expected[finite]).abs() <= CONDITIONING * change).all())
 
 
 def _is_narrow(dtype: torch.dtype) -> bool:
@@ -273,28 +296,35 @@ def _magnitude(x: Tensor) -> float:
 
 
 def _describe(
-    place: int, count: int, a: Tensor, e: Tensor, error: Tensor, bounds: tuple[float, float]
+    place: int,
+    count: int,
+    actual: Tensor,
+    expected: Tensor,
+    error: Tensor,
+    bounds: tuple[float, float],
 ) -> str:
     """Say where the largest error of an output is, and show both values there."""
     index = _index_of_largest(error)
     where = f" at index {list(index)}" if index else ""
+    kind = f"{str(actual.dtype).removeprefix('torch.')}{list(actual.shape)}"
+    differing = int((error > 0).sum())
     return (
-        f"output {place} of {count}, {str(a.dtype).removeprefix('torch.')}{list(a.shape)}: "
-        f"largest error {float(error.max()):.3g}{where}: got {a[index].item()}, "
-        f"expected {e[index].item()}; {int((error > 0).sum())} of {error.numel()} entries differ "
+        f"output {place} of {count}, {kind}: "
+        f"largest error {float(error.max()):.3g}{where}: got {actual[index].item()}, "
+        f"expected {expected[index].item()}; {differing} of {error.numel()} entries differ "
         f"(rtol {bounds[0]:.2g}, atol {bounds[1]:.2g})"
     )
 
 
 def _index_of_largest(error: Tensor) -> tuple[int, ...]:
-    """Return the index of the largest error of an output. Empty for a scalar."""
+    """Return the index of the largest error of an output, which is empty for a scalar."""
     if not error.ndim:
         return ()
     return tuple(map(int, torch.unravel_index(error.argmax(), error.shape)))
 
 
 def _shown(x: Tensor, index: tuple[int, ...]) -> str:
-    """Return a small tensor as text, and of a larger one the entry at `index`."""
+    """Show a small tensor as a whole, and of a larger one the entry at `index`."""
     if x.numel() <= SHOWN:
         return str(x.tolist())
     return f"{x[index].item()} at index {list(index)}"
@@ -304,32 +334,32 @@ def _shown(x: Tensor, index: tuple[int, ...]) -> str:
 
 
 class Seen:
-    """The values that a target gave in a case, in short. By this two runs are compared whose cells
-    all pass.
+    """A digest of the values that a target gave in a case.
 
-    ``digest``: of all values, in their order; empty if there were none. ``refusal``: the first
-    error that the target raised in place of values.
+    Two runs whose cells all pass may still differ in their values. Their digests show that.
     """
 
     def __init__(self) -> None:
+        # the first error that the target raised in place of values, or empty
         self.refusal = ""
         self._digest = blake2b(digest_size=8)
         self._has_values = False
 
     @property
     def digest(self) -> str:
-        """Return the digest of the values so far."""
+        """Return the digest of the values so far, in their order. It is empty without any."""
         return self._digest.hexdigest() if self._has_values else ""
 
     def values(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Add tensors to the digest. They may have any dtype and device. Those of meta have no
-        values and are left out.
+        """Add tensors of any dtype and device to the digest.
+
+        Tensors of the device meta have no values and are left out.
         """
         for x in outputs:
             if x.device.type == "meta":
                 continue
             self._has_values = True
-            # The shape counts too: two tensors may have the same bytes.
+            # The shape counts too, because two tensors may have the same bytes.
             self._digest.update(f"{x.dtype} {tuple(x.shape)}".encode())
             self._digest.update(_bits(x))
 
@@ -339,8 +369,9 @@ class Seen:
 
 
 def _bits(x: torch.Tensor) -> bytes:
-    """Return the elements of a tensor as bytes. All NaNs are one: their signs and payloads are of
-    the kernel.
+    """Return the elements of a tensor as bytes.
+
+    All NaNs have the same bytes, because a kernel may choose their signs and payloads.
     """
     x = x.detach().cpu()
     if x.layout is not torch.strided:
@@ -348,7 +379,8 @@ def _bits(x: torch.Tensor) -> bytes:
     x = x.resolve_conj().resolve_neg()
     if x.is_complex():
         x = torch.view_as_real(x)
-    elements = torch.empty(x.numel(), dtype=x.dtype)  # of stride 1, as no view has to be
+    # The elements are copied, since a view as bytes needs the stride 1.
+    elements = torch.empty(x.numel(), dtype=x.dtype)
     elements.copy_(x.reshape(-1))
     if elements.dtype in _TOLERANCES:
         elements[elements != elements] = torch.nan

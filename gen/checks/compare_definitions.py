@@ -1,5 +1,6 @@
-"""Compare with definitions of arrays in arbitrary precision: entry by entry, so that a small entry
-counts next to a large one. In all functions `a` is an actual tensor and `e` the expected array.
+"""Compare with definitions of arrays in arbitrary precision.
+
+They are compared entry by entry, so that a small entry counts next to a large one.
 """
 
 from __future__ import annotations
@@ -30,40 +31,45 @@ RTOL = {torch.float64: 1e-9, torch.float32: 3e-5, torch.complex64: 3e-5, torch.c
 ULPS = 8  # a result may be that of inputs off by so many ulps
 LARGE = mpf(2) ** 30  # what grows beyond it goes to infinity
 FAR = (200, 400)  # bits of the numbers that stand for infinity
-LARGEST, LARGEST_DERIVATIVE = 400, 80  # entries of the inputs; more take too long
-TURNS = 3  # how often inputs are off
+# entries of the inputs; an evaluation in arbitrary precision of more takes minutes
+LARGEST, LARGEST_DERIVATIVE = 400, 80
+TURNS = 3  # runs with inputs that are off; one of them may leave a result unchanged by chance
 
 
 def compare_with_definition(
     program: Program, sample: Sample, actual: Sequence[Tensor], tally: Tally, label: str
 ) -> None:
-    """Raise Mismatch unless each entry is near what the definition gives. Entries that it does not
-    give are counted as unknown.
+    """Raise Mismatch unless each entry is near what the definition gives.
 
-    An infinite input stands for ever larger numbers. A result may be as far off as an error of a
-    few ulps in each input makes it; for functions that a shift of their inputs does not change, of
-    each input's distance from the average.
+    Entries that it does not give are counted as unknown. An infinite input stands for ever larger
+    numbers.
+
+    A result may be as far off as an error of a few ulps in each input makes it. Some functions do
+    not change if all of their inputs are shifted. For these the error is one in each input's
+    distance from the average.
     """
     _require_suitable_inputs(program, sample)
     definition = _Definition(program, sample)
-    # The precision is a setting of mpmath, so the comparisons stand inside as well: an operation
-    # outside would round its numbers.
+    # The precision is a setting of mpmath. So the comparisons stand inside as well, because an
+    # operation outside would round its numbers.
     with mp.workprec(definition.precision):
         expected = definition.outputs()
         if len(expected) != len(actual):
             raise Mismatch(f"{label}: {len(actual)} outputs, expected {len(expected)}")
-        for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        for place, (output, exact) in enumerate(zip(actual, expected, strict=True)):
             where = f"{label}: output {place}"
-            if a.shape != e.shape:
-                raise Mismatch(f"{where} has shape {list(a.shape)}, expected {list(e.shape)}")
-            wrong_entries = _wrong_entries(definition, place, a, e, tally)
+            if output.shape != exact.shape:
+                raise Mismatch(
+                    f"{where} has shape {list(output.shape)}, expected {list(exact.shape)}"
+                )
+            wrong_entries = _wrong_entries(definition, place, output, exact, tally)
             if wrong_entries:
                 where = f"{where} of {len(actual)}"
                 first = wrong_entries[0]
                 raise Mismatch(
-                    f"{where}: {_describe_wrong(wrong_entries, a, e)}",
-                    expected=f"{_short(e.flat[first])} at entry {first}",
-                    actual=f"{_number(a, first)} at entry {first}",
+                    f"{where}: {_describe_wrong(wrong_entries, output, exact)}",
+                    expected=f"{_short(exact.flat[first])} at entry {first}",
+                    actual=f"{_number(output, first)} at entry {first}",
                 )
 
 
@@ -80,7 +86,7 @@ def _require_suitable_inputs(program: Program, sample: Sample) -> None:
 class _Definition:
     """The definition of a program, at the inputs of the program.
 
-    Its results are those at the current precision of mpmath: see :attr:`precision`.
+    Its results have the current precision of mpmath, see :attr:`precision`.
     """
 
     def __init__(self, program: Program, sample: Sample) -> None:
@@ -91,17 +97,18 @@ class _Definition:
 
     @property
     def precision(self) -> int:
-        """Return the bits that are enough for the inputs and for each derivative that the program
-        takes.
-        """
+        """Return the bits that the inputs and the derivatives of the program need."""
         derivatives = sum(map(self._program.label.count, ("vjp", "jvp", "jac")))
         return bits(self._program.inputs, derivatives, self._far)
 
     def outputs(self) -> list[Array]:
-        """Return the exact results: limits where an input is infinite, NaN where none is known."""
+        """Return the exact results.
+
+        They are limits where an input is infinite, and NaN where no limit is known.
+        """
         if not self._far:
             return self._farthest
-        # the farther numbers come first, as their error is the one that is reported
+        # The farther numbers come first, because their error is the one that is reported.
         farthest = self._farthest
         # Two finite numbers in the place of each infinity show where a result goes.
         nearer = _expected(self._program, self._sample, FAR[0])
@@ -115,24 +122,22 @@ class _Definition:
 
     @cached_property
     def slack(self) -> list[list[Any]]:
-        """Return how much each entry of each output may be off. Computed only once an entry needs
-        it.
-        """
+        """Return how much each entry of each output may be off."""
         return _slack(self._program, self._sample, self._farthest, self._far)
 
 
 def _wrong_entries(
-    definition: _Definition, place: int, a: Tensor, e: Array, tally: Tally
+    definition: _Definition, place: int, actual: Tensor, expected: Array, tally: Tally
 ) -> list[int]:
-    """List the entries of one output that are off. Counts all of its entries in `tally`."""
-    known_places = [entry for entry, exact in enumerate(e.flat) if not mp.isnan(exact)]
+    """List the entries of one output that are off, and count all of its entries in `tally`."""
+    known_places = [entry for entry, exact in enumerate(expected.flat) if not mp.isnan(exact)]
     tally.entries += len(known_places)
-    tally.unknown += e.size - len(known_places)
+    tally.unknown += expected.size - len(known_places)
     suspects = []
     for entry in known_places:
-        number, exact = _number(a, entry), e.flat[entry]
+        number, exact = _number(actual, entry), expected.flat[entry]
         tally.nonzero += exact != 0 or number != 0
-        if not _near(number, exact, a.dtype, mpf(0)):
+        if not _near(number, exact, actual.dtype, mpf(0)):
             suspects.append(entry)
     if not suspects:
         return []
@@ -140,20 +145,20 @@ def _wrong_entries(
     slack = definition.slack[place]
     wrong = []
     for entry in suspects:
-        if not _near(_number(a, entry), e.flat[entry], a.dtype, slack[entry]):
+        if not _near(_number(actual, entry), expected.flat[entry], actual.dtype, slack[entry]):
             wrong.append(entry)
     return wrong
 
 
-def _describe_wrong(wrong: Sequence[int], a: Tensor, e: Array) -> str:
+def _describe_wrong(wrong: Sequence[int], actual: Tensor, expected: Array) -> str:
     """Say how many entries are off, and show the first one."""
     first = wrong[0]
     index: list[int] = []
-    if a.ndim:
-        index = list(map(int, torch.unravel_index(torch.tensor(first), a.shape)))
+    if actual.ndim:
+        index = list(map(int, torch.unravel_index(torch.tensor(first), actual.shape)))
     return (
-        f"{len(wrong)} of {e.size} entries are off; the first at {index}: "
-        f"got {_number(a, first)}, by definition {_short(e.flat[first])}"
+        f"{len(wrong)} of {expected.size} entries are off; the first at {index}: "
+        f"got {_number(actual, first)}, by definition {_short(expected.flat[first])}"
     )
 
 
@@ -173,7 +178,7 @@ def _expected(
     `change` is applied to each input and its place. Raises Unsuitable if no definition covers the
     call.
     """
-    # a target for these stages alone
+    # Definite is no whole target. It has only the stages that programs with a definition use.
     definition = program.over(Definite(_root(sample)))  # type: ignore[arg-type]
     try:
         arrays = []
@@ -200,7 +205,8 @@ def _root(sample: Sample) -> Any:
 def _replace_infinities(x: Array, far: int) -> Array:
     """Return `x` with numbers of `far` bits for infinities.
 
-    Their order in size is another one for each `far`, as a limit depends on none.
+    The order of these numbers differs between the two values of `far`. A result that depends on
+    the order is no limit, and the difference shows that.
     """
     if x.dtype != object or not far:
         return x
@@ -215,15 +221,18 @@ def _replace_infinities(x: Array, far: int) -> Array:
 
 
 def _limit(near: Any, far: Any) -> object:
-    """Return where a result goes that is `near` at large inputs and `far` at larger ones. NaN if
-    the two do not show it."""
+    """Return the limit of a result that is `near` at large inputs and `far` at larger ones.
+
+    The limit is NaN if the two do not show it.
+    """
     if isinstance(near, mp.mpc) or isinstance(far, mp.mpc):
         return _complex_limit(near, far)
     if any(map(mp.isnan, (near, far))):
         return mp.nan
     if _agree(near, far):
         return far
-    # It goes to 0 if it is tiny and still shrinks, and to infinity if it is large and still grows.
+    # A result goes to 0 if it is tiny and still shrinks. It goes to infinity if it is large and
+    # still grows.
     if abs(far) < mpf(2) ** -140 and abs(far) < abs(near):
         return mpf(0)
     if near * far > 0 and abs(far) > max(mpf(1.5) * abs(near), LARGE):
@@ -248,32 +257,34 @@ def _complex_limit(near: object, far: object) -> object:
 def _slack(
     program: Program, sample: Sample, expected: Sequence[Array], far: int
 ) -> list[list[object]]:
-    """Return, for each entry of each output, how much it changes if inputs are off by a few ulps.
+    """Return the change of each entry of each output if inputs are off by a few ulps.
 
-    The inputs are off up and down at random.
+    Each number of an input is off up or down at random.
     """
     op = sample.op.name
     share = ULPS * max(torch.finfo(x.dtype).eps for x in program.inputs if _is_inexact(x))
-    slack = [[mpf(0)] * e.size for e in expected]
+    slack = [[mpf(0)] * exact.size for exact in expected]
     if op in MOVED:
-        # such a gradient is a difference from an average
-        slack = [[share * _largest(e)] * e.size for e in expected]
+        # Such a gradient is a difference from an average, which cancels most of its digits.
+        slack = [[share * _largest(exact)] * exact.size for exact in expected]
     for turn in range(TURNS):
         source = generator(sample.seed, "slack", turn)
         other = _expected(program, sample, far, partial(_off, op, share, source))
-        for place, (e, moved) in enumerate(zip(expected, other, strict=True)):
-            changes = (abs(there - here) for here, there in zip(e.flat, moved.flat, strict=True))
+        for place, (exact, moved) in enumerate(zip(expected, other, strict=True)):
+            changes = (
+                abs(there - here) for here, there in zip(exact.flat, moved.flat, strict=True)
+            )
             slack[place] = list(map(_larger, slack[place], changes))
     return slack
 
 
-def _off(op: str, share: float, source: torch.Generator, x: Array, k: int) -> Array:
-    """Return input `k` with each number off by that share of it, up or down at random."""
+def _off(op: str, share: float, source: torch.Generator, x: Array, place: int) -> Array:
+    """Return the input at `place` with each number off by a share of it, up or down at random."""
     if x.dtype != object:
         return x
     signs = (torch.randint(2, x.shape, generator=source) * 2 - 1).numpy().astype(object)
     middle = mpf(0)
-    if k < MOVED.get(op, 0) and x.size:
+    if place < MOVED.get(op, 0) and x.size:
         middle = sum(x.flat, mpf(0)) / x.size
     return _array(x + (x - middle) * signs * share)
 
@@ -283,9 +294,9 @@ def _is_inexact(x: Tensor) -> bool:
     return is_inexact(x.dtype)
 
 
-def _largest(e: Array) -> Any:
+def _largest(expected: Array) -> Any:
     """Return the largest size of the finite entries."""
-    return max((abs(value) for value in e.flat if mp.isfinite(value)), default=mpf(0))
+    return max((abs(value) for value in expected.flat if mp.isfinite(value)), default=mpf(0))
 
 
 def _larger(slack: Any, change: Any) -> object:
@@ -295,30 +306,33 @@ def _larger(slack: Any, change: Any) -> object:
     return max(slack, change)
 
 
-def _number(a: Tensor, k: int) -> Any:
-    """Return entry `k` of a result as a number of Python."""
-    return a.detach().reshape(-1)[k].item()
+def _number(actual: Tensor, entry: int) -> Any:
+    """Return an entry of a result as a number of Python."""
+    return actual.detach().reshape(-1)[entry].item()
 
 
-def _near(argument: Any, e: Any, dtype: torch.dtype, slack: Any) -> bool:
-    """Return whether a number is close to the exact one. Near the end of the range of the dtype,
-    infinity is close too.
+def _near(actual: Any, exact: Any, dtype: torch.dtype, slack: Any) -> bool:
+    """Return whether a number is close to the exact one.
+
+    Near the end of the range of the dtype, infinity is close too.
     """
-    if isinstance(argument, complex):
+    if isinstance(actual, complex):
         part = torch.empty(0, dtype=dtype).real.dtype
-        size = abs(e) * RTOL[dtype]
+        size = abs(exact) * RTOL[dtype]
         # Both parts may be off by a share of the whole number. An infinite one allows nothing.
         if not mp.isinf(size):
             slack = slack + size
-        if not _near(argument.real, mp.re(e), part, slack):
+        if not _near(actual.real, mp.re(exact), part, slack):
             return False
-        return _near(argument.imag, mp.im(e), part, slack)
+        return _near(actual.imag, mp.im(exact), part, slack)
     info = torch.finfo(dtype)
-    if mp.isinf(e):
-        return bool(argument == float(e))
-    if not math.isfinite(argument):
-        return bool(abs(e) > info.max / 2)
-    return bool(abs(mpf(argument) - e) <= RTOL[dtype] * abs(e) + slack + 64 * info.smallest_normal)
+    if mp.isinf(exact):
+        return bool(actual == float(exact))
+    if not math.isfinite(actual):
+        return bool(abs(exact) > info.max / 2)
+    return bool(
+        abs(mpf(actual) - exact) <= RTOL[dtype] * abs(exact) + slack + 64 * info.smallest_normal
+    )
 
 
 def _short(value: object) -> str:

@@ -40,59 +40,59 @@ class Line:
 # --- sums, averages and products ------------------------------------------------------------------
 
 
-def _sum(xs: Row) -> object:
+def _sum(row: Row) -> object:
     """Return the sum. Infinities of both signs, or a NaN, make it NaN."""
-    if all(isinstance(x, int) for x in xs):
-        return sum(xs)
-    return _fsum(xs)
+    if all(isinstance(x, int) for x in row):
+        return sum(row)
+    return _fsum(row)
 
 
-def _all_finite(xs: Row) -> bool:
-    return all(map(math.isfinite, xs))
+def _all_finite(row: Row) -> bool:
+    return all(map(math.isfinite, row))
 
 
-def _fsum(xs: Row) -> float:
+def _fsum(row: Row) -> float:
     """Return the sum of floats. math.fsum rounds once, and refuses infinities of both signs."""
-    if _all_finite(xs):
-        return math.fsum(xs)
-    return sum(map(float, xs))
+    if _all_finite(row):
+        return math.fsum(row)
+    return sum(map(float, row))
 
 
-def _mean(xs: Row) -> float:
-    if not xs:
+def _mean(row: Row) -> float:
+    if not row:
         return NAN
-    return _fsum(xs) / len(xs)
+    return _fsum(row) / len(row)
 
 
-def _numbers(xs: Row) -> list[object]:
-    return [x for x in xs if x == x]
+def _numbers(row: Row) -> list[object]:
+    return [x for x in row if x == x]
 
 
-def _only_numbers(xs: Row, slope: float) -> Slope:
+def _only_numbers(row: Row, slope: float) -> Slope:
     """Return `slope` by each number, and 0 by each NaN."""
-    return [slope if x == x else 0.0 for x in xs]
+    return [slope if x == x else 0.0 for x in row]
 
 
-def _prod_slopes(xs: Row) -> Slope:
+def _prod_slopes(row: Row) -> Slope:
     """Return the products of the others. By infinities and NaN nothing is said, as a formula may
     divide by them."""
-    if not _all_finite(xs):
-        return [None] * len(xs)
+    if not _all_finite(row):
+        return [None] * len(row)
     # without a quotient by the number itself, which may be 0
-    return [math.prod(xs[:k]) * math.prod(xs[k + 1 :]) for k in range(len(xs))]
+    return [math.prod(row[:index]) * math.prod(row[index + 1 :]) for index in range(len(row))]
 
 
-def _spread(xs: Row, lost_degrees: float) -> float:
+def _spread(row: Row, lost_degrees: float) -> float:
     """Return the mean square distance from the mean, by the degrees of freedom."""
-    if not xs:
+    if not row:
         return NAN
-    if not _all_finite(xs):
+    if not _all_finite(row):
         return NAN
-    if len(xs) <= lost_degrees:
+    if len(row) <= lost_degrees:
         # a division of what is 0, or not above it, by no degree of freedom
-        return NAN if min(xs) == max(xs) else INF
-    middle = _mean(xs)
-    return math.fsum((x - middle) ** 2 for x in xs) / (len(xs) - lost_degrees)
+        return NAN if min(row) == max(row) else INF
+    middle = _mean(row)
+    return math.fsum((x - middle) ** 2 for x in row) / (len(row) - lost_degrees)
 
 
 def _lost_degrees(unbiased: bool | None = None, correction: float | None = None) -> float:
@@ -104,53 +104,53 @@ def _lost_degrees(unbiased: bool | None = None, correction: float | None = None)
     return 1.0
 
 
-def _var(xs: Row, **options: Any) -> float:
-    return _spread(xs, _lost_degrees(**options))
+def _var(row: Row, **options: Any) -> float:
+    return _spread(row, _lost_degrees(**options))
 
 
-def _std(xs: Row, **options: object) -> float:
-    return math.sqrt(_var(xs, **options))
+def _std(row: Row, **options: object) -> float:
+    return math.sqrt(_var(row, **options))
 
 
-def _var_slopes(xs: Row, **options: Any) -> Slope:
+def _var_slopes(row: Row, **options: Any) -> Slope:
     """Return twice the distances from the mean over the degrees of freedom."""
-    lost_degrees, middle = _lost_degrees(**options), _mean(xs)
+    lost_degrees, middle = _lost_degrees(**options), _mean(row)
     # Without a degree of freedom torch divides by 0.
-    if len(xs) <= lost_degrees or not _all_finite(xs):
-        return [None] * len(xs)
-    return [2 * (x - middle) / (len(xs) - lost_degrees) for x in xs]
+    if len(row) <= lost_degrees or not _all_finite(row):
+        return [None] * len(row)
+    return [2 * (x - middle) / (len(row) - lost_degrees) for x in row]
 
 
-def _std_slopes(xs: Row, **options: object) -> Slope:
+def _std_slopes(row: Row, **options: object) -> Slope:
     """Return the slopes of the root. They are zeros where all numbers are equal, as torch has
     them.
     """
-    root = _std(xs, **options)
+    root = _std(row, **options)
 
     def slope_of_root(slope: float | None) -> float | None:
         if slope is None or slope == 0:
             return slope
         return slope / (2 * root)
 
-    return list(map(slope_of_root, _var_slopes(xs, **options)))
+    return list(map(slope_of_root, _var_slopes(row, **options)))
 
 
 # --- order ----------------------------------------------------------------------------------------
 
 
-def _extreme(choose: Callable[..., object], xs: Row) -> object:
+def _extreme(choose: Callable[..., object], row: Row) -> object:
     """Return the greatest or least number, or NaN if one is NaN.
 
     A row without numbers is refused.
     """
-    nans = [x for x in xs if x != x]
+    nans = [x for x in row if x != x]
     if nans:
         return nans[0]
-    return choose(xs)
+    return choose(row)
 
 
-def _any_nan(xs: Row) -> bool:
-    return any(x != x for x in xs)
+def _any_nan(row: Row) -> bool:
+    return any(x != x for x in row)
 
 
 def _same(x: object, y: object) -> bool:
@@ -158,51 +158,51 @@ def _same(x: object, y: object) -> bool:
     return bool(x == y or (x != x and y != y))
 
 
-def _first(choose: Callable[..., object], xs: Row) -> int:
+def _first(choose: Callable[..., object], row: Row) -> int:
     """Return the place of the first extreme number, or of the first NaN."""
-    extreme = _extreme(choose, xs)
-    return next(index for index, x in enumerate(xs) if _same(x, extreme))
+    extreme = _extreme(choose, row)
+    return next(index for index, x in enumerate(row) if _same(x, extreme))
 
 
-def _last(choose: Callable[..., object], xs: Row) -> int:
+def _last(choose: Callable[..., object], row: Row) -> int:
     """Return the place of the last extreme number, or of the last NaN."""
-    return len(xs) - 1 - _first(choose, xs[::-1])
+    return len(row) - 1 - _first(choose, row[::-1])
 
 
-def _even(extreme: object, xs: Row, *, nan: bool = True) -> Slope:
+def _even(extreme: object, row: Row, *, nan: bool = True) -> Slope:
     """Return a slope that is divided evenly between what equals `extreme`.
 
     `nan`: between NaNs too; else nothing is said where the result is NaN.
     """
     if extreme != extreme and not nan:
-        return [None] * len(xs)
-    ties = [_same(x, extreme) for x in xs]
+        return [None] * len(row)
+    ties = [_same(x, extreme) for x in row]
     return [tie / sum(ties) for tie in ties]
 
 
-def _at(place: int | None, xs: Row) -> Slope:
+def _at(place: int | None, row: Row) -> Slope:
     """Return the slope 1 at a place. None: nothing is said."""
     if place is None:
-        return [None] * len(xs)
-    return [float(k == place) for k in range(len(xs))]
+        return [None] * len(row)
+    return [float(index == place) for index in range(len(row))]
 
 
-def _median(xs: Row) -> object:
+def _median(row: Row) -> object:
     """Return the lower one of the middle numbers, or NaN if one is NaN or there is none."""
-    if not xs or _any_nan(xs):
+    if not row or _any_nan(row):
         return NAN
-    return sorted(xs)[(len(xs) - 1) // 2]
+    return sorted(row)[(len(row) - 1) // 2]
 
 
-def _nanmedian(xs: Row) -> object:
-    return _median(_numbers(xs))
+def _nanmedian(row: Row) -> object:
+    return _median(_numbers(row))
 
 
-def _place_of_only(number: object, xs: Row) -> int | None:
+def _place_of_only(number: object, row: Row) -> int | None:
     """Return the place of what equals `number`, if it is the only one: of others the documentation
     names none.
     """
-    ties = [index for index, x in enumerate(xs) if _same(x, number)]
+    ties = [index for index, x in enumerate(row) if _same(x, number)]
     if len(ties) != 1:
         return None
     return ties[0]
@@ -211,81 +211,86 @@ def _place_of_only(number: object, xs: Row) -> int | None:
 def _with_index(median: Callable[[Row], object]) -> Line:
     """Return the median of a dimension, whose slope is at the index that it returns."""
 
-    def value(xs: Row) -> tuple[Any, int | None]:
-        if not xs:
+    def value(row: Row) -> tuple[Any, int | None]:
+        if not row:
             raise IndexError("no index")
-        return median(xs), _place_of_only(median(xs), xs)
+        return median(row), _place_of_only(median(row), row)
 
-    return Line(value, lambda xs: [_at(value(xs)[1], xs)], exact=True)
+    return Line(value, lambda row: [_at(value(row)[1], row)], exact=True)
 
 
 def _running_extreme(choose: Callable[..., object]) -> Line:
     """Return a running extreme. Of equal numbers the index is that of the last one."""
 
     # A NaN is the greatest and the least number from its place on.
-    def places(xs: Row) -> list[int]:
-        return [_last(choose, xs[: k + 1]) for k in range(len(xs))]
+    def places(row: Row) -> list[int]:
+        return [_last(choose, row[: index + 1]) for index in range(len(row))]
 
-    def value(xs: Row) -> tuple[list[Any], list[int]]:
-        return [xs[k] for k in places(xs)], places(xs)
+    def value(row: Row) -> tuple[list[Any], list[int]]:
+        return [row[k] for k in places(row)], places(row)
 
-    def slopes(xs: Row) -> list[list[Slope]]:
-        return [[_at(k, xs) for k in places(xs)]]
+    def slopes(row: Row) -> list[list[Slope]]:
+        return [[_at(k, row) for k in places(row)]]
 
     return Line(value, slopes, scan=True, exact=True)
 
 
-def _quantile(xs: Row, q: float = 0.5, interpolation: str = "linear") -> object:
+def _quantile(row: Row, q: float = 0.5, interpolation: str = "linear") -> object:
     """Return a quantile by linear interpolation. Of other interpolations, and of infinities,
     nothing is said.
     """
-    if not xs:
+    if not row:
         raise ValueError("a quantile of nothing")
-    if _any_nan(xs):
+    if _any_nan(row):
         return NAN
-    if interpolation != "linear" or not _all_finite(xs):
+    if interpolation != "linear" or not _all_finite(row):
         return None
-    place = q * (len(xs) - 1)
+    place = q * (len(row) - 1)
     low = math.floor(place)
-    ordered = sorted(xs)
-    high = min(low + 1, len(xs) - 1)  # the last number has none behind it
+    ordered = sorted(row)
+    high = min(low + 1, len(row) - 1)  # the last number has none behind it
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 # --- exponentials ---------------------------------------------------------------------------------
 
 
-def _logsumexp(xs: Row) -> float:
+def _logsumexp(row: Row) -> float:
     """Return the logarithm of the sum of exponentials, without overflow."""
-    if _any_nan(xs):
+    if _any_nan(row):
         return NAN
-    top = max(xs, default=-INF)
+    top = max(row, default=-INF)
     # a difference of infinities would be NaN
     if math.isinf(top):
         return float(top)
-    return top + math.log(math.fsum(math.exp(x - top) for x in xs))
+    return top + math.log(math.fsum(math.exp(x - top) for x in row))
 
 
-def _softmax(xs: Row) -> Slope:
+def _softmax(row: Row) -> Slope:
     """Return shares of the sum. Where it is infinite, or of nothing, they are not compared."""
-    total = _logsumexp(xs)
+    total = _logsumexp(row)
     if not math.isfinite(total):
-        return [None] * len(xs)
-    return [math.exp(x - total) for x in xs]
+        return [None] * len(row)
+    return [math.exp(x - total) for x in row]
 
 
 def _scan(value: Callable[[Row], object], slopes: Callable[[Row], Slope]) -> Line:
     """Return the scan that reduces each beginning of the row."""
 
-    def beginnings(xs: Row) -> list[Row]:
-        return [xs[: k + 1] for k in range(len(xs))]
+    def beginnings(row: Row) -> list[Row]:
+        return [row[: index + 1] for index in range(len(row))]
 
-    def values(xs: Row) -> list[Any]:
-        return list(map(value, beginnings(xs)))
+    def values(row: Row) -> list[Any]:
+        return list(map(value, beginnings(row)))
 
-    def rows_of_slopes(xs: Row) -> list[list[Slope]]:
+    def rows_of_slopes(row: Row) -> list[list[Slope]]:
         # a result does not depend on the numbers behind it
-        return [[slopes(ys) + [0.0] * (len(xs) - len(ys)) for ys in beginnings(xs)]]
+        return [
+            [
+                slopes(beginning) + [0.0] * (len(row) - len(beginning))
+                for beginning in beginnings(row)
+            ]
+        ]
 
     return Line(values, rows_of_slopes, scan=True)
 
@@ -293,9 +298,9 @@ def _scan(value: Callable[[Row], object], slopes: Callable[[Row], Slope]) -> Lin
 # --- norms ----------------------------------------------------------------------------------------
 
 
-def _norm(xs: Row, p: float = 2) -> Any:
+def _norm(row: Row, p: float = 2) -> Any:
     """Return the norm by its definition. It counts what is not 0 for p = 0."""
-    sizes = list(map(abs, xs))
+    sizes = list(map(abs, row))
     if p == 0:
         return float(sum(size != 0 for size in sizes))
     if p == INF:
@@ -321,40 +326,40 @@ def _norm_of_powers(sizes: Row, p: float) -> object:
     return 0.0 if p > 0 else INF
 
 
-def _norm_slopes(xs: Row, p: float = 2) -> Slope:
+def _norm_slopes(row: Row, p: float = 2) -> Slope:
     """Return ``sign x · (|x| / norm)**(p - 1)``, with the slope 0 at 0, where torch has it.
 
     The norms of infinite p divide evenly.
     """
     if p == 0:
-        return [0.0] * len(xs)
-    if not _all_finite(xs):
-        return [None] * len(xs)
-    norm = _norm(xs, p)
+        return [0.0] * len(row)
+    if not _all_finite(row):
+        return [None] * len(row)
+    norm = _norm(row, p)
     if math.isinf(p):
-        return _slopes_of_extreme_size(xs, norm)
+        return _slopes_of_extreme_size(row, norm)
     # Such a norm has no finite slope at 0.
-    if p < 1 and 0 in xs:
-        return [None] * len(xs)
+    if p < 1 and 0 in row:
+        return [None] * len(row)
 
     def slope(x: Any) -> Any:
         if x == 0:
             return 0.0
         return _sign(x) * (abs(x) / norm) ** (p - 1)
 
-    return list(map(slope, xs))
+    return list(map(slope, row))
 
 
-def _slopes_of_extreme_size(xs: Row, extreme: float) -> Slope:
+def _slopes_of_extreme_size(row: Row, extreme: float) -> Slope:
     """Return the slopes of the largest or least size, divided evenly between ties."""
-    ties: int = sum(abs(x) == extreme for x in xs)
+    ties: int = sum(abs(x) == extreme for x in row)
 
     def slope(x: float) -> float:
         if abs(x) != extreme:
             return 0.0
         return _sign(x) / ties
 
-    return list(map(slope, xs))
+    return list(map(slope, row))
 
 
 def _sign(x: float) -> float:
@@ -363,21 +368,21 @@ def _sign(x: float) -> float:
 
 # --- the table ------------------------------------------------------------------------------------
 
-_even_median = Line(_median, lambda xs: [_even(_median(xs), xs)], exact=True)
-_even_nanmedian = Line(_nanmedian, lambda xs: [_even(_nanmedian(xs), xs)], exact=True)
-_variance = Line(_var, lambda xs, **options: [_var_slopes(xs, **options)])
-_deviation = Line(_std, lambda xs, **options: [_std_slopes(xs, **options)])
+_even_median = Line(_median, lambda row: [_even(_median(row), row)], exact=True)
+_even_nanmedian = Line(_nanmedian, lambda row: [_even(_nanmedian(row), row)], exact=True)
+_variance = Line(_var, lambda row, **options: [_var_slopes(row, **options)])
+_deviation = Line(_std, lambda row, **options: [_std_slopes(row, **options)])
 
 
-def _nanmean(xs: Row) -> float:
-    return _mean(_numbers(xs))
+def _nanmean(row: Row) -> float:
+    return _mean(_numbers(row))
 
 
-def _nanmean_slopes(xs: Row) -> Slope:
-    count = len(_numbers(xs))
+def _nanmean_slopes(row: Row) -> Slope:
+    count = len(_numbers(row))
     if count == 0:
-        return [None] * len(xs)
-    return _only_numbers(xs, 1 / count)
+        return [None] * len(row)
+    return _only_numbers(row, 1 / count)
 
 
 def _with_mean(line: Line) -> Line:
@@ -385,16 +390,16 @@ def _with_mean(line: Line) -> Line:
     slopes = line.slopes
     assert slopes is not None
     return Line(
-        lambda xs, **options: (line.value(xs, **options), _mean(xs)),
-        lambda xs, **options: [*slopes(xs, **options), [1 / len(xs)] * len(xs)],
+        lambda row, **options: (line.value(row, **options), _mean(row)),
+        lambda row, **options: [*slopes(row, **options), [1 / len(row)] * len(row)],
     )
 
 
 def _extreme_line(choose: Callable[..., object], *, nan: bool) -> Line:
     """Return the greatest or least number as an op with slopes."""
     return Line(
-        lambda xs: _extreme(choose, xs),
-        lambda xs: [_even(_extreme(choose, xs), xs, nan=nan)],
+        lambda row: _extreme(choose, row),
+        lambda row: [_even(_extreme(choose, row), row, nan=nan)],
         exact=True,
     )
 
@@ -402,22 +407,22 @@ def _extreme_line(choose: Callable[..., object], *, nan: bool) -> Line:
 def _extreme_with_index(choose: Callable[..., object]) -> Line:
     """Return the greatest or least number of a dimension, with its index."""
     return Line(
-        lambda xs: (_extreme(choose, xs), _first(choose, xs)),
-        lambda xs: [_at(_first(choose, xs), xs)],
+        lambda row: (_extreme(choose, row), _first(choose, row)),
+        lambda row: [_at(_first(choose, row), row)],
         exact=True,
     )
 
 
-def _both_extremes(xs: Row) -> tuple[object, object]:
-    return _extreme(min, xs), _extreme(max, xs)
+def _both_extremes(row: Row) -> tuple[object, object]:
+    return _extreme(min, row), _extreme(max, row)
 
 
 LINES: dict[str, Line] = {
-    "torch.sum": Line(_sum, lambda xs: [[1.0] * len(xs)]),
-    "torch.mean": Line(_mean, lambda xs: [[1 / len(xs)] * len(xs)]),
-    "torch.nansum": Line(lambda xs: _sum(_numbers(xs)), lambda xs: [_only_numbers(xs, 1.0)]),
-    "torch.nanmean": Line(_nanmean, lambda xs: [_nanmean_slopes(xs)]),
-    "torch.prod": Line(math.prod, lambda xs: [_prod_slopes(xs)]),
+    "torch.sum": Line(_sum, lambda row: [[1.0] * len(row)]),
+    "torch.mean": Line(_mean, lambda row: [[1 / len(row)] * len(row)]),
+    "torch.nansum": Line(lambda row: _sum(_numbers(row)), lambda row: [_only_numbers(row, 1.0)]),
+    "torch.nanmean": Line(_nanmean, lambda row: [_nanmean_slopes(row)]),
+    "torch.prod": Line(math.prod, lambda row: [_prod_slopes(row)]),
     "torch.var": _variance,
     "torch.var.unbiased": _variance,
     "torch.std": _deviation,
@@ -435,28 +440,28 @@ LINES: dict[str, Line] = {
     "torch.min.reduction_with_dim": _extreme_with_index(min),
     "torch.aminmax": Line(
         _both_extremes,
-        lambda xs: [_even(found, xs, nan=False) for found in _both_extremes(xs)],
+        lambda row: [_even(found, row, nan=False) for found in _both_extremes(row)],
         exact=True,
     ),
-    "torch.argmax": Line(lambda xs: _first(max, xs), exact=True),
-    "torch.argmin": Line(lambda xs: _first(min, xs), exact=True),
+    "torch.argmax": Line(lambda row: _first(max, row), exact=True),
+    "torch.argmin": Line(lambda row: _first(min, row), exact=True),
     "torch.median": _even_median,
     "torch.nanmedian": _even_nanmedian,
     "torch.quantile": Line(_quantile),
     # of NaNs alone the result is NaN, and not the error of an empty row
-    "torch.nanquantile": Line(lambda xs, **options: _quantile(_numbers(xs) or xs, **options)),
+    "torch.nanquantile": Line(lambda row, **options: _quantile(_numbers(row) or row, **options)),
     # --- truth and counts
-    "torch.any": Line(lambda xs: any(xs), exact=True),
-    "torch.all": Line(lambda xs: all(xs), exact=True),
-    "torch.count_nonzero": Line(lambda xs: sum(x != 0 for x in xs), exact=True),
+    "torch.any": Line(lambda row: any(row), exact=True),
+    "torch.all": Line(lambda row: all(row), exact=True),
+    "torch.count_nonzero": Line(lambda row: sum(x != 0 for x in row), exact=True),
     # --- exponentials and norms
-    "torch.logsumexp": Line(_logsumexp, lambda xs: [_softmax(xs)]),
-    "torch.linalg.vector_norm": Line(_norm, lambda xs, **options: [_norm_slopes(xs, **options)]),
-    "torch.norm": Line(_norm, lambda xs, **options: [_norm_slopes(xs, **options)]),
-    "torch.norm.inf": Line(_norm, lambda xs, **options: [_norm_slopes(xs, **options)]),
-    "torch.norm.fro": Line(_norm, lambda xs, **options: [_norm_slopes(xs, **options)]),
+    "torch.logsumexp": Line(_logsumexp, lambda row: [_softmax(row)]),
+    "torch.linalg.vector_norm": Line(_norm, lambda row, **options: [_norm_slopes(row, **options)]),
+    "torch.norm": Line(_norm, lambda row, **options: [_norm_slopes(row, **options)]),
+    "torch.norm.inf": Line(_norm, lambda row, **options: [_norm_slopes(row, **options)]),
+    "torch.norm.fro": Line(_norm, lambda row, **options: [_norm_slopes(row, **options)]),
     # --- scans
-    "torch.cumsum": _scan(_sum, lambda xs: [1.0] * len(xs)),
+    "torch.cumsum": _scan(_sum, lambda row: [1.0] * len(row)),
     "torch.cumprod": _scan(math.prod, _prod_slopes),
     "torch.logcumsumexp": _scan(_logsumexp, _softmax),
     "torch.cummax": _running_extreme(max),

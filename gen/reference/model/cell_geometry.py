@@ -30,7 +30,7 @@ class Geometry:
     @staticmethod
     def packed(shape: Shape, step: int = 1) -> Geometry:
         """Return that of new memory. `step`: cells of an element."""
-        strides = [step * math.prod(shape[d + 1 :]) for d in range(len(shape))]
+        strides = [step * math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
         return Geometry(shape, tuple(strides))
 
     def places(self) -> list[int]:
@@ -42,46 +42,46 @@ class Geometry:
         ]
         return [self.offset + sum(steps) for steps in itertools.product(*ranges)]
 
-    def dim(self, d: int) -> int:
+    def dim(self, dim: int) -> int:
         """Return a dimension counted from the front."""
-        if not -len(self.shape) <= d < len(self.shape):
-            raise Refused(f"{len(self.shape)} dimensions have no dimension {d}")
-        return d % len(self.shape)
+        if not -len(self.shape) <= dim < len(self.shape):
+            raise Refused(f"{len(self.shape)} dimensions have no dimension {dim}")
+        return dim % len(self.shape)
 
-    def without(self, d: int) -> Geometry:
+    def without(self, dim: int) -> Geometry:
         """Return the geometry without a dimension."""
         return replace(
             self,
-            shape=self.shape[:d] + self.shape[d + 1 :],
-            strides=self.strides[:d] + self.strides[d + 1 :],
+            shape=self.shape[:dim] + self.shape[dim + 1 :],
+            strides=self.strides[:dim] + self.strides[dim + 1 :],
         )
 
-    def select(self, d: int, index: int) -> Geometry:
+    def select(self, dim: int, index: int) -> Geometry:
         """Return one slice of a dimension."""
-        size = self.shape[d]
+        size = self.shape[dim]
         if not -size <= index < size:
             raise Refused(f"a size of {size} has no index {index}")
-        return replace(self.without(d), offset=self.offset + (index % size) * self.strides[d])
+        return replace(self.without(dim), offset=self.offset + (index % size) * self.strides[dim])
 
-    def cut(self, d: int, part: slice) -> Geometry:
+    def cut(self, dim: int, part: slice) -> Geometry:
         """Return a range of a dimension."""
-        start, stop, step = part.indices(self.shape[d])
+        start, stop, step = part.indices(self.shape[dim])
         if step < 1:
             raise Refused("a step of a slice is at least 1")
         shape, strides = list(self.shape), list(self.strides)
-        shape[d] = len(range(start, stop, step))
-        strides[d] *= step
+        shape[dim] = len(range(start, stop, step))
+        strides[dim] *= step
         offset = self.offset
         # an empty range may begin behind the last cell
-        if shape[d] > 0:
-            offset += start * self.strides[d]
+        if shape[dim] > 0:
+            offset += start * self.strides[dim]
         return Geometry(tuple(shape), tuple(strides), offset)
 
-    def insert(self, d: int, size: int, stride: int) -> Geometry:
+    def insert(self, dim: int, size: int, stride: int) -> Geometry:
         """Return the geometry with one more dimension, at `d`."""
         shape, strides = list(self.shape), list(self.strides)
-        shape.insert(d, size)
-        strides.insert(d, stride)
+        shape.insert(dim, size)
+        strides.insert(dim, stride)
         return Geometry(tuple(shape), tuple(strides), self.offset)
 
     def permute(self, dims: Sequence[int]) -> Geometry:
@@ -91,8 +91,8 @@ class Geometry:
             raise Refused(f"{tuple(dims)} is no order of {len(self.shape)} dimensions")
         return replace(
             self,
-            shape=tuple(self.shape[d] for d in order),
-            strides=tuple(self.strides[d] for d in order),
+            shape=tuple(self.shape[place] for place in order),
+            strides=tuple(self.strides[place] for place in order),
         )
 
     def expand(self, shape: Shape) -> Geometry:

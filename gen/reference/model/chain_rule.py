@@ -52,14 +52,16 @@ def sources_of(cell: Cell) -> tuple[tuple[Number, Slope], ...]:
     return ((cell, lambda: 1.0),) if isinstance(cell, Number) else ()
 
 
-def add(a: Cell, b: Cell) -> Cell:
+def add(first: Cell, second: Cell) -> Cell:
     """Return the sum."""
-    return computed(value_of(a) + value_of(b), (a, lambda: 1.0), (b, lambda: 1.0))
+    return computed(value_of(first) + value_of(second), (first, lambda: 1.0), (second, lambda: 1.0))
 
 
-def multiply(a: Cell, b: Cell) -> Cell:
+def multiply(first: Cell, second: Cell) -> Cell:
     """Return the product."""
-    return computed(value_of(a) * value_of(b), (a, lambda: b), (b, lambda: a))
+    return computed(
+        value_of(first) * value_of(second), (first, lambda: second), (second, lambda: first)
+    )
 
 
 def values_of(cells: Iterable[Cell]) -> list[float]:
@@ -67,76 +69,76 @@ def values_of(cells: Iterable[Cell]) -> list[float]:
     return list(map(value_of, cells))
 
 
-def scale(a: Cell, factor: float) -> Cell:
+def scale(cell: Cell, factor: float) -> Cell:
     """Return `a` times a constant. Times 1 it is the number itself."""
     if factor == 1.0:
-        return a
-    return computed(value_of(a) * factor, (a, lambda: factor))
+        return cell
+    return computed(value_of(cell) * factor, (cell, lambda: factor))
 
 
-def same(a: Cell) -> Cell:
+def same(cell: Cell) -> Cell:
     """Return the number anew, as a copy of a tensor has it: a hook of the copy is not of `a`."""
-    return computed(value_of(a), (a, lambda: 1.0))
+    return computed(value_of(cell), (cell, lambda: 1.0))
 
 
-def sine(a: Cell) -> Cell:
+def sine(cell: Cell) -> Cell:
     """Return the sine."""
-    return computed(math.sin(value_of(a)), (a, lambda: cosine(a)))
+    return computed(math.sin(value_of(cell)), (cell, lambda: cosine(cell)))
 
 
-def cosine(a: Cell) -> Cell:
+def cosine(cell: Cell) -> Cell:
     """Return the cosine."""
-    return computed(math.cos(value_of(a)), (a, lambda: scale(sine(a), -1.0)))
+    return computed(math.cos(value_of(cell)), (cell, lambda: scale(sine(cell), -1.0)))
 
 
-def tanh(a: Cell) -> Cell:
+def tanh(cell: Cell) -> Cell:
     """Return the hyperbolic tangent."""
 
     def slope() -> Cell:
-        y = tanh(a)
+        y = tanh(cell)
         return add(1.0, scale(multiply(y, y), -1.0))
 
-    return computed(math.tanh(value_of(a)), (a, slope))
+    return computed(math.tanh(value_of(cell)), (cell, slope))
 
 
-def exponential(a: Cell) -> Cell:
+def exponential(cell: Cell) -> Cell:
     """Return the exponential."""
-    return computed(math.exp(value_of(a)), (a, lambda: exponential(a)))
+    return computed(math.exp(value_of(cell)), (cell, lambda: exponential(cell)))
 
 
-def reciprocal(a: Cell) -> Cell:
+def reciprocal(cell: Cell) -> Cell:
     """Return 1 / `a`."""
 
     def slope() -> Cell:
-        y = reciprocal(a)
+        y = reciprocal(cell)
         return scale(multiply(y, y), -1.0)
 
-    return computed(1.0 / value_of(a), (a, slope))
+    return computed(1.0 / value_of(cell), (cell, slope))
 
 
-def reciprocal_root(a: Cell) -> Cell:
+def reciprocal_root(cell: Cell) -> Cell:
     """Return 1 / sqrt(`a`)."""
 
     def slope() -> Cell:
-        return scale(multiply(reciprocal_root(a), reciprocal(a)), -0.5)
+        return scale(multiply(reciprocal_root(cell), reciprocal(cell)), -0.5)
 
-    return computed(value_of(a) ** -0.5, (a, slope))
+    return computed(value_of(cell) ** -0.5, (cell, slope))
 
 
-def positive_part(a: Cell) -> Cell:
+def positive_part(cell: Cell) -> Cell:
     """Return `a` where it is positive, else 0."""
     # not a plain 0.0: the result depends on `a`, with a derivative of 0
-    return same(a) if value_of(a) > 0 else scale(a, 0.0)
+    return same(cell) if value_of(cell) > 0 else scale(cell, 0.0)
 
 
-def magnitude(a: Cell) -> Cell:
+def magnitude(cell: Cell) -> Cell:
     """Return the absolute value."""
-    return scale(a, math.copysign(1.0, value_of(a)))
+    return scale(cell, math.copysign(1.0, value_of(cell)))
 
 
-def with_slope(value: float, a: Cell, slope: float) -> Cell:
+def with_slope(value: float, source: Cell, slope: float) -> Cell:
     """Return `value`, of which a handwritten backward says that its slope by `a` is `slope`."""
-    return computed(value, (a, lambda: slope))
+    return computed(value, (source, lambda: slope))
 
 
 def derivatives(roots: Iterable[tuple[Cell, Cell]], leaves: Sequence[Cell]) -> list[Cell]:

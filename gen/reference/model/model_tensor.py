@@ -165,14 +165,14 @@ class Tensor(Viewed):
         _, shaped = _broadcast(self, mask)
         return _tensor(value).where(shaped, self)
 
-    def sum(self, d: int | None = None) -> Tensor:
+    def sum(self, dim: int | None = None) -> Tensor:
         """Return the sum of a dimension, or of all."""
         self._require_no_truths()
-        if d is None:
+        if dim is None:
             return Tensor.of([_total(self.elements(), self.kind)], (), self.kind)
-        rows = self._moved_last(d)
+        rows = self._moved_last(dim)
         totals = [_total(row.elements(), self.kind) for row in rows]
-        return Tensor.of(totals, self.geometry.without(self.geometry.dim(d)).shape, self.kind)
+        return Tensor.of(totals, self.geometry.without(self.geometry.dim(dim)).shape, self.kind)
 
     def mean(self) -> Tensor:
         """Return the mean of all numbers."""
@@ -180,26 +180,26 @@ class Tensor(Viewed):
             raise Refused("no elements have no mean")
         return self.sum().mul(1.0 / self.numel())
 
-    def cumsum(self, d: int) -> Tensor:
+    def cumsum(self, dim: int) -> Tensor:
         """Return the sums up to each number of a dimension."""
         self._require_no_truths()
-        rows = self._moved_last(d)
+        rows = self._moved_last(dim)
         sums: list[Element] = []
         for row in rows:
             sums += itertools.accumulate(row.elements(), _sum)
-        d = self.geometry.dim(d)
-        last = (*self.shape[:d], *self.shape[d + 1 :], self.shape[d])
+        dim = self.geometry.dim(dim)
+        last = (*self.shape[:dim], *self.shape[dim + 1 :], self.shape[dim])
         moved = Tensor.of(sums, last, self.kind)
         # the rows were read one after another, so their dimension is the last one here
         order = list(range(self.dim() - 1))
-        order.insert(d, self.dim() - 1)
+        order.insert(dim, self.dim() - 1)
         return moved.permute(order).clone()
 
-    def _moved_last(self, d: int) -> list[Tensor]:
+    def _moved_last(self, dim: int) -> list[Tensor]:
         """Return the lines of a dimension, in the order of the others."""
-        d = self.geometry.dim(d)
-        others = self.geometry.without(d)
-        size, stride = self.shape[d], self.geometry.strides[d]
+        dim = self.geometry.dim(dim)
+        others = self.geometry.without(dim)
+        size, stride = self.shape[dim], self.geometry.strides[dim]
         return [self._view(Geometry((size,), (stride,), place)) for place in others.places()]
 
     def matmul(self, other: Tensor) -> Tensor:
@@ -213,48 +213,48 @@ class Tensor(Viewed):
             return Tensor.of([], (len(rows), len(columns)), self.kind)
         return joined(products, 0, new=True).view(len(rows), len(columns))
 
-    def flip(self, d: int) -> Tensor:
+    def flip(self, dim: int) -> Tensor:
         """Return a dimension in reverse, as a copy."""
-        size = self.shape[self.geometry.dim(d)]
-        return self.index_select(d, list(range(size))[::-1])
+        size = self.shape[self.geometry.dim(dim)]
+        return self.index_select(dim, list(range(size))[::-1])
 
-    def index_select(self, d: int, indices: Sequence[int]) -> Tensor:
+    def index_select(self, dim: int, indices: Sequence[int]) -> Tensor:
         """Return slices of a dimension, as a copy."""
-        d = self.geometry.dim(d)
-        slices = [self.select(d, index).unsqueeze(d) for index in indices]
-        return joined(slices, d) if slices else self.narrow(d, 0, 0).clone()
+        dim = self.geometry.dim(dim)
+        slices = [self.select(dim, index).unsqueeze(dim) for index in indices]
+        return joined(slices, dim) if slices else self.narrow(dim, 0, 0).clone()
 
-    def softmax(self, d: int) -> Tensor:
+    def softmax(self, dim: int) -> Tensor:
         """Return exponentials that have the sum 1 in a dimension."""
         # without a shift by the maximum: numbers that are too large are refused
         whole = self.exp()
-        return whole.div(whole.sum(d).unsqueeze(d))
+        return whole.div(whole.sum(dim).unsqueeze(dim))
 
     # --- copies with a part written ---------------------------------------------------------------
 
-    def select_scatter(self, source: Tensor, d: int, index: int) -> Tensor:
+    def select_scatter(self, source: Tensor, dim: int, index: int) -> Tensor:
         """Return a copy with `source` as one slice."""
-        return self._with_part(source, lambda whole: whole.select(d, index))
+        return self._with_part(source, lambda whole: whole.select(dim, index))
 
-    def slice_scatter(self, source: Tensor, d: int, start: int, end: int) -> Tensor:
+    def slice_scatter(self, source: Tensor, dim: int, start: int, end: int) -> Tensor:
         """Return a copy with `source` as a range of a dimension."""
-        return self._with_part(source, lambda whole: whole.narrow(d, start, end - start))
+        return self._with_part(source, lambda whole: whole.narrow(dim, start, end - start))
 
     def diagonal_scatter(self, source: Tensor) -> Tensor:
         """Return a copy with `source` as the diagonal."""
         return self._with_part(source, Tensor.diagonal)
 
-    def index_copy(self, d: int, indices: Sequence[int], source: Tensor) -> Tensor:
+    def index_copy(self, dim: int, indices: Sequence[int], source: Tensor) -> Tensor:
         """Return a copy with slices of `source` at the indices."""
-        return self.clone().index_copy_(d, indices, source)
+        return self.clone().index_copy_(dim, indices, source)
 
-    def index_add(self, d: int, indices: Sequence[int], source: Tensor) -> Tensor:
+    def index_add(self, dim: int, indices: Sequence[int], source: Tensor) -> Tensor:
         """Return a copy with slices of `source` added at the indices."""
-        return self.clone().index_add_(d, indices, source)
+        return self.clone().index_add_(dim, indices, source)
 
-    def index_fill(self, d: int, indices: Sequence[int], value: float) -> Tensor:
+    def index_fill(self, dim: int, indices: Sequence[int], value: float) -> Tensor:
         """Return a copy with one number in slices."""
-        return self.clone().index_fill_(d, indices, value)
+        return self.clone().index_fill_(dim, indices, value)
 
     def _require_no_truths(self) -> None:
         if self.kind == "bool":
@@ -326,37 +326,39 @@ class Tensor(Viewed):
         """Write 0 everywhere."""
         return self.copy_(0.0)
 
-    def index_fill_(self, d: int, indices: Sequence[int], value: float) -> Tensor:
+    def index_fill_(self, dim: int, indices: Sequence[int], value: float) -> Tensor:
         """Write one number to slices."""
         for index in set(indices):
-            self.select(d, index).fill_(value)
+            self.select(dim, index).fill_(value)
         return self
 
-    def index_add_(self, d: int, indices: Sequence[int], source: Tensor) -> Tensor:
+    def index_add_(self, dim: int, indices: Sequence[int], source: Tensor) -> Tensor:
         """Add a slice of `source` for each index."""
-        for mine, part in self._slices_of(d, indices, source):
+        for mine, part in self._slices_of(dim, indices, source):
             mine.add_(part)
         return self
 
-    def index_copy_(self, d: int, indices: Sequence[int], source: Tensor) -> Tensor:
+    def index_copy_(self, dim: int, indices: Sequence[int], source: Tensor) -> Tensor:
         """Write a slice of `source` for each index."""
         if len(set(indices)) != len(indices):
             raise Refused("an index twice")
-        for mine, part in self._slices_of(d, indices, source):
+        for mine, part in self._slices_of(dim, indices, source):
             mine.copy_(part)
         return self
 
     def _slices_of(
-        self, d: int, indices: Sequence[int], source: Tensor
+        self, dim: int, indices: Sequence[int], source: Tensor
     ) -> list[tuple[Tensor, Tensor]]:
         """Return the slices at `indices`, each with that of `source` which is written to it."""
-        slices = source.unbind(d)
+        slices = source.unbind(dim)
         self._require_other_memory(source)
         if len(slices) != len(indices):
             raise Refused("as many slices as indices")
         if len(set(self.geometry.places())) < self.numel():
             raise Refused("slices that share cells are written in no order that torch states")
-        pairs = [(self.select(d, index), part) for index, part in zip(indices, slices, strict=True)]
+        pairs = [
+            (self.select(dim, index), part) for index, part in zip(indices, slices, strict=True)
+        ]
         if any(mine.shape != part.shape for mine, part in pairs):
             raise Refused("a slice of another shape")
         return pairs
@@ -419,11 +421,11 @@ class Tensor(Viewed):
     __imul__ = mul_
 
 
-def joined(parts: Sequence[Tensor], d: int, new: bool = False) -> Tensor:
+def joined(parts: Sequence[Tensor], dim: int, new: bool = False) -> Tensor:
     """Return tensors one after another in a dimension, as a new tensor. `new`: in a new one."""
     if new:
-        parts = [part.unsqueeze(d) for part in parts]
-    slices = list(itertools.chain.from_iterable(part.unbind(d) for part in parts))
+        parts = [part.unsqueeze(dim) for part in parts]
+    slices = list(itertools.chain.from_iterable(part.unbind(dim) for part in parts))
     shapes = set(map(operator.attrgetter("shape"), slices))
     kinds = set(map(operator.attrgetter("kind"), parts))
     if len(shapes) != 1 or len(kinds) != 1:
@@ -432,7 +434,7 @@ def joined(parts: Sequence[Tensor], d: int, new: bool = False) -> Tensor:
     first = Tensor.of(list(elements), (len(slices), *shapes.pop()), kinds.pop())
     # the slices lie in the first dimension, and belong in another one
     order = list(range(1, first.dim()))
-    order.insert(parts[0].geometry.dim(d), 0)
+    order.insert(parts[0].geometry.dim(dim), 0)
     return first.permute(order).clone()
 
 

@@ -139,8 +139,8 @@ class Stored:
     def numel(self) -> int:
         return math.prod(self.shape)
 
-    def size(self, d: int) -> int:
-        return self.shape[self.geometry.dim(d)]
+    def size(self, dim: int) -> int:
+        return self.shape[self.geometry.dim(dim)]
 
     def __len__(self) -> int:
         if not self.shape:

@@ -75,22 +75,22 @@ class Viewed(Stored):
             raise Refused("t() takes two dimensions at most")
         return self.transpose(0, 1) if self.dim() == 2 else self._view(self.geometry)
 
-    def select(self, d: int, index: int) -> Self:
+    def select(self, dim: int, index: int) -> Self:
         """Return one slice of a dimension."""
-        return self._view(self.geometry.select(self.geometry.dim(d), index))
+        return self._view(self.geometry.select(self.geometry.dim(dim), index))
 
-    def narrow(self, d: int, start: int, length: int) -> Self:
+    def narrow(self, dim: int, start: int, length: int) -> Self:
         """Return a range of a dimension."""
-        d = self.geometry.dim(d)
-        if not 0 <= start <= start + length <= self.shape[d]:
+        dim = self.geometry.dim(dim)
+        if not 0 <= start <= start + length <= self.shape[dim]:
             raise Refused("the range is outside of the dimension")
-        return self._view(self.geometry.cut(d, slice(start, start + length)))
+        return self._view(self.geometry.cut(dim, slice(start, start + length)))
 
-    def unsqueeze(self, d: int) -> Self:
+    def unsqueeze(self, dim: int) -> Self:
         """Return one more dimension, of size 1."""
-        if not -self.dim() - 1 <= d <= self.dim():
-            raise Refused(f"no place {d} for a dimension")
-        return self._view(self.geometry.insert(d % (self.dim() + 1), 1, 1))
+        if not -self.dim() - 1 <= dim <= self.dim():
+            raise Refused(f"no place {dim} for a dimension")
+        return self._view(self.geometry.insert(dim % (self.dim() + 1), 1, 1))
 
     def squeeze(self) -> Self:
         """Return the tensor without dimensions of size 1."""
@@ -117,15 +117,15 @@ class Viewed(Stored):
         rest = self.geometry.without(1).without(0)
         return self._view(rest.insert(len(rest.shape), min(first, second), step))
 
-    def unfold(self, d: int, size: int, step: int) -> Self:
+    def unfold(self, dim: int, size: int, step: int) -> Self:
         """Return the windows of a dimension, which may overlap."""
-        d = self.geometry.dim(d)
-        if not 0 <= size <= self.shape[d]:
+        dim = self.geometry.dim(dim)
+        if not 0 <= size <= self.shape[dim]:
             raise Refused("the window is larger than the dimension")
         # windows that would reach beyond the end are left out
-        count = (self.shape[d] - size) // step + 1
-        stride = self.geometry.strides[d]
-        windows = self.geometry.without(d).insert(d, count, stride * step)
+        count = (self.shape[dim] - size) // step + 1
+        stride = self.geometry.strides[dim]
+        windows = self.geometry.without(dim).insert(dim, count, stride * step)
         return self._view(windows.insert(self.dim(), size, stride))
 
     def as_strided(self, shape: Shape, strides: Shape) -> Self:
@@ -143,23 +143,25 @@ class Viewed(Stored):
             raise Refused("as_strided of a conjugate")
         return self._view(found)
 
-    def split(self, size: int, d: int = 0) -> tuple[Self, ...]:
+    def split(self, size: int, dim: int = 0) -> tuple[Self, ...]:
         """Return parts of a dimension, each of this size."""
-        d = self.geometry.dim(d)
-        starts = range(0, self.shape[d], size)
+        dim = self.geometry.dim(dim)
+        starts = range(0, self.shape[dim], size)
         # the last part is what is left
-        return tuple(self.narrow(d, start, min(size, self.shape[d] - start)) for start in starts)
+        return tuple(
+            self.narrow(dim, start, min(size, self.shape[dim] - start)) for start in starts
+        )
 
-    def unbind(self, d: int = 0) -> tuple[Self, ...]:
+    def unbind(self, dim: int = 0) -> tuple[Self, ...]:
         """Return the slices of a dimension."""
-        d = self.geometry.dim(d)
-        return tuple(map(partial(self.select, d), range(self.shape[d])))
+        dim = self.geometry.dim(dim)
+        return tuple(map(partial(self.select, dim), range(self.shape[dim])))
 
-    def chunk(self, count: int, d: int = 0) -> tuple[Self, ...]:
+    def chunk(self, count: int, dim: int = 0) -> tuple[Self, ...]:
         """Return so many parts of a dimension at most, of one size but for the last."""
-        size = self.shape[self.geometry.dim(d)]
+        size = self.shape[self.geometry.dim(dim)]
         # rounded up, so that there are no more parts than asked for, and 1 for an empty dimension
-        return self.split(max(1, -(-size // count)), d)
+        return self.split(max(1, -(-size // count)), dim)
 
     def detach(self) -> Self:
         """Return the cells without their history."""
