@@ -20,19 +20,18 @@ __all__ = [
 
 
 class Mismatch(AssertionError):
-    """Target and reference differ. The message says where and by how much.
-
-    `expected` and `actual` are the two values as texts, for a reader who wants them side by side.
-    They are empty if the difference is not one of two values. `cause` is what is wrong with the
-    op, where mismatches of several programs have one cause. If it is empty, the message tells.
-    """
+    """Target and reference differ. The message says where and by how much."""
 
     def __init__(
         self, message: str, *, expected: str = "", actual: str = "", cause: str = ""
     ) -> None:
         super().__init__(message)
+        # Both values as texts, for a reader who wants them side by side. They are empty if the
+        # difference is not one of two values.
         self.expected = expected
         self.actual = actual
+        # What is wrong with the op, where mismatches of several programs have one cause. If it is
+        # empty, the message tells.
         self.cause = cause
 
     def reworded(self, message: str, cause: str = "") -> Mismatch:

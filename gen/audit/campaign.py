@@ -70,14 +70,16 @@ class Finding(Generic[F]):
 
 @dataclass(frozen=True)
 class Campaign:
-    """Faults in `target`, drawn by `seed` over the ops of `checks`. Each is tried on the cells of
-    its op at `tier`.
-    """
+    """Try faults in a target, drawn over the ops of some checks."""
 
+    # the target into which faults are planted
     target: Target
+    # the checks whose cells may catch a fault; only cells of its op are tried
     checks: list[Check]
     device: str
+    # the tier of the matrix whose cells are tried
     tier: str
+    # the seed by which faults are drawn
     seed: int
     # whether a cell passes without a fault, by file, check and id
     _honest: dict[tuple[str, str, str], bool] = field(default_factory=dict)

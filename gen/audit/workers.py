@@ -47,13 +47,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a fault on some cells.
+    """The result of a fault on some cells."""
 
-    `caught` is the first cell that failed with it and passes without, `why` its failure.
-    """
-
+    # the first cell that failed with the fault and passes without
     caught: str | None = None
+    # the failure of that cell
     why: str = ""
+    # the number of cells that were tried
     cells: int = 0
 
 

@@ -31,16 +31,14 @@ LENGTHS = range(2, 6)  # of a batch in the place of a dimension; any other batch
 
 @dataclass(frozen=True)
 class Variant:
-    """A call that may be ill-formed.
-
-    `changed` is the place of the input that differs from the sample, if one does. `batch` is the
-    batch for that place, if it is not made by varying the input.
-    """
+    """A call that may be ill-formed."""
 
     label: str
     call: Flat
     inputs: tuple[Tensor, ...]
+    # the place of the input that differs from the sample, if one does
     changed: int | None = None
+    # the batch for that place, if it is not made by varying the input
     batch: Tensor | None = None
 
     @property

@@ -41,21 +41,23 @@ CORNER = 8  # elements of each tensor in such a corner
 
 @dataclass
 class Program:
-    """A function and the inputs to run it on. `over(target)` is the function over a target.
+    """A function and the inputs to run it on."""
 
-    `inputs` are plain tensors. `label` describes the program; `label` and `seed` identify it.
-    `written` are the places of the inputs to which the function writes. A stage must know of them:
-    see :func:`on_copies`. `calls`: how often the function calls another one, each time on its share
-    of the inputs. `names` are those of the outputs, if they have any.
-    """
-
+    # `over(target)` is the function over a target
     over: Callable[[Target], Flat]
+    # plain tensors
     inputs: tuple[Tensor, ...]
+    # whether each input is differentiable
     differentiable: tuple[bool, ...]
+    # with `label` it identifies the program, and so what is drawn for it
     seed: int
+    # a description such as ``vmap[0,0](vjp(torch.sin))``
     label: str = "f"
+    # the places of the inputs to which the function writes, see :func:`on_copies`
     written: tuple[int, ...] = ()
+    # how often the function calls another one, each time on its share of the inputs
     calls: int = 1
+    # the names of the outputs, if they have any
     names: Sequence[str] = ()
     # By the change of the inputs. `replace` shares it, so a copy with another function or other
     # inputs has to have a new one.

@@ -61,13 +61,14 @@ class Grammar(Protocol):
 
 
 class ProgramModule:
-    """One run of a program's text: ``step`` is what is called, ``alter`` changes the state,
-    ``look`` returns it.
+    """One run of a program's text, as a module of its own.
 
-    ``name``: of the module while it is in ``sys.modules``.
+    The text defines three functions: ``step`` is called, ``alter`` changes the state, and ``look``
+    returns it.
     """
 
     def __init__(self, text: str, file: str, name: str) -> None:
+        # the name of the module while it is in ``sys.modules``
         self.name = name
         self.module: Any = types.ModuleType(name)
         self.other = types.ModuleType(f"{name}_settings")

@@ -27,21 +27,22 @@ class WrongVersion(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """A run.
-
-    `digests` are those of its modules, by name; `filters` are pytest's ini lines of
-    `filterwarnings`. `rules`: its workers note the target's rules that each cell runs.
-    """
+    """A run, as the coordinator describes it to its workers."""
 
     name: str
     target: str
     device: str
     date: str
+    # pytest's ini lines of `filterwarnings`
     filters: tuple[str, ...]
+    # the digests of its modules, by name
     digests: tuple[tuple[str, str], ...]
     versions: tuple[tuple[str, str], ...]
+    # seconds that a cell may take
     limit: float | None = None
+    # bytes that a cell may take
     memory: int | None = None
+    # whether workers note the target's rules that each cell runs
     rules: bool = False
 
     def settings(self) -> Settings:

@@ -30,13 +30,12 @@ def repository_of(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Revision:
-    """A commit of a repository, beside the files as they are now.
-
-    ``name`` is what a person calls it, such as ``main``, and ``commit`` its id.
-    """
+    """A commit of a repository, beside the files as they are now."""
 
     repository: Path
+    # what a person calls the commit, such as ``main``
     name: str
+    # the id of the commit
     commit: str
     _texts: dict[str, bytes | None] = field(default_factory=dict, repr=False)
 

@@ -31,10 +31,11 @@ class Differentiating(Protocol):
 
 @dataclass
 class Observation:
-    """What a call gives. `values`: by what they are of, such as ``result 0``, a list of numbers.
-    `facts`: by what they are of, a text."""
+    """The results of a call, as numbers and texts that two runs can compare."""
 
+    # lists of numbers, by what they belong to, such as ``result 0``
     values: dict[str, list[float]] = field(default_factory=dict)
+    # texts, by what they belong to
     facts: dict[str, str] = field(default_factory=dict)
 
     def differs(self, other: Observation, tolerance: float) -> str | None:

@@ -14,10 +14,11 @@ DEFAULT = Path(__file__).with_name("programs.yaml")
 
 @dataclass(frozen=True)
 class InputKind:
-    """How an input is made. `shape`: of its base. `text`: the input, by {x} its base, or by {other}
-    another input."""
+    """How an input is made."""
 
+    # the expression of the input, with {x} for its base and {other} for another input
     text: str
+    # the shape of its base
     shape: str = ""
     complex: bool = False
     of: str = ""
@@ -25,16 +26,22 @@ class InputKind:
 
 @dataclass(frozen=True)
 class CallKind:
-    """What is another than at the first call: sizes, precision, the flags of leaves (`grad`), the
-    kinds of inputs, or nothing but the `same` objects once more, after the statement `before`."""
+    """A kind of call: what differs in it from the first call."""
 
+    # sizes of the inputs are written with n and m
     n: int = 2
     m: int = 3
+    # the precision of the inputs
     dtype: str = "double"
+    # the flags of the leaves
     grad: str = ""
+    # the word of the context that the call runs in, such as a grad mode
     around: str = ""
+    # the statement that runs before the call
     before: str = ""
+    # whether the call gets the same objects once more
     same: bool = False
+    # the kinds of the inputs
     kinds: Mapping[str, list[str]] = field(default_factory=dict)
 
 

@@ -37,15 +37,15 @@ SCHEMA = 2  # raise it when `Facts` changes
 
 @dataclass(frozen=True)
 class Facts:
-    """An op. Its forward accepts `dtypes` on the CPU, and torch differentiates it for the dtypes
-    `differentiable`.
-    """
+    """The facts of an op."""
 
     name: str
     opinfo: str
     variant: str
     kind: str
+    # the dtypes that its forward accepts on the CPU
     dtypes: tuple[str, ...]
+    # the dtypes for which torch differentiates it
     differentiable: tuple[str, ...]
     facts: tuple[str, ...]
 

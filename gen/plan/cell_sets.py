@@ -44,28 +44,28 @@ class Column:
 class Entry:
     """An entry of exclude, skip, xfail, vanishes or tolerance.
 
-    It is about each cell whose column is a bit of `columns` and whose op is a bit of `ops`.
+    It is about each cell whose column and whose op are in its sets.
     """
 
     kind: str
     name: str
     spec: Where
     path: ops_.Path
+    # one bit for each column of the plan
     columns: int
+    # one bit for each op of the plan
     ops: int
 
 
 @dataclass
 class TierCells:
-    """The cells of a tier, which include those of the smaller tiers.
-
-    `universe` has the cells that its reduction had to cover. It and `chosen` have one integer per
-    op.
-    """
+    """The cells of a tier, which include those of the smaller tiers."""
 
     spec: Tier
     parts: list[Choice]
+    # the cells that its reduction had to cover, as one integer per op
     universe: list[int]
+    # the cells that it has, as one integer per op
     chosen: list[int]
     coverage: reduce.Coverage
 
@@ -96,10 +96,9 @@ class Choice:
 
 @dataclass
 class Plan:
-    """The expanded matrix. Lists of integers have one integer per op, whose bits stand for
-    `columns`.
+    """The expanded matrix.
 
-    `possible` has the cells that fit an op, `valid` those of them that no entry excludes.
+    Lists of integers have one integer per op, whose bits stand for `columns`.
     """
 
     loaded: Loaded
@@ -109,7 +108,9 @@ class Plan:
     columns: list[Column]
     spans: dict[str, tuple[int, int]]
     """First column and number of columns of each check."""
+    # the cells that fit an op
     possible: list[int]
+    # the possible cells that no entry excludes
     valid: list[int]
     entries: list[Entry]
     tiers: dict[str, TierCells] = field(default_factory=dict)

@@ -35,13 +35,11 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Op:
-    """A row of the matrix.
-
-    `row` has the facts that run time needs beyond OpInfo. `path` is the place that names the op.
-    """
+    """A row of the matrix."""
 
     name: str
     family: str
+    # the place in the matrix that names the op
     path: Path
     facts: frozenset[str]
     dtypes: frozenset[str]
@@ -49,6 +47,7 @@ class Op:
     asked: frozenset[str] | None
     checks: tuple[str, ...]
     not_checks: tuple[str, ...]
+    # the facts that run time needs beyond OpInfo
     row: dict[str, Any]
     spec: OpRow
 

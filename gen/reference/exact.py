@@ -146,33 +146,31 @@ def _sum(polynomials: Iterable[Polynomial]) -> Polynomial:
 
 @dataclass
 class Evaluated:
-    """An exact result.
-
-    `scale` is the sum of the sizes of the terms, `reach` the greatest size of a term or of its
-    derivative, `noise` the size of what cancels where a derivative is zero: inputs over powers of
-    the argument. `gain` is how much larger an error on the way can be in the result: a formula
-    multiplies a number by the inputs, and by the argument at most once more than it is
-    differentiated. `unknown` marks entries without a derivative or definition.
-    """
+    """An exact result, and what bounds the error of a floating-point one."""
 
     value: Tensor
+    # the sum of the sizes of the terms
     scale: Tensor
+    # the greatest size of a term or of its derivative
     reach: Tensor
+    # the size of what cancels where a derivative is zero: inputs over powers of the argument
     noise: Tensor
+    # How much larger an error on the way can be in the result. A formula multiplies a number by the
+    # inputs, and by the argument at most once more than it is differentiated.
     gain: Tensor
+    # marks entries without a derivative or definition
     unknown: Tensor
 
 
 @dataclass
 class Function:
-    """A scalar function with its other arguments fixed. `arguments` puts the tensors' elements in
-    their places.
+    """A scalar function with its other arguments fixed."""
 
-    `name` is the op, and `constants` the text of the fixed arguments; both name the stored results.
-    """
-
+    # the op; with `constants` it names the stored results
     name: str
+    # puts the tensors' elements in their places
     arguments: Callable[[Sequence[Any]], tuple[list[Any], dict[str, Any]]]
+    # the text of the fixed arguments
     constants: str = ""
     why: Counter[str] = field(default_factory=Counter)
     """Reasons for unknown entries."""

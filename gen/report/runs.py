@@ -36,14 +36,12 @@ def title(result: Results) -> str:
 
 @dataclass(frozen=True)
 class Differences:
-    """Runs side by side.
-
-    `cells` has the common cells whose outcomes differ, `table` how often each combination of
-    outcomes occurs.
-    """
+    """Runs side by side."""
 
     names: tuple[str, ...]
+    # how often each combination of outcomes occurs
     table: Sequence[tuple[tuple[str, ...], int]]
+    # the common cells whose outcomes differ
     cells: Sequence[tuple[CellResult, ...]]
     differing: int
     only: tuple[int, ...]
@@ -101,17 +99,16 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """Runs, oldest first, and what the last one changed.
-
-    `notes` say what a run lacks, and what stands in it twice. `slower` has (cell, usual seconds).
-    `flaky` has (cell, outcomes), of cells that failed, did not, and failed again, or the reverse.
-    """
+    """Runs, oldest first, and what the last one changed."""
 
     name: str
     steps: Sequence[Step]
     changes: Changes
+    # cells, each with its usual seconds
     slower: Sequence[tuple[CellResult, float]]
+    # cells that failed, did not, and failed again, or the reverse, each with its outcomes
     flaky: Sequence[tuple[CellResult, Sequence[str]]]
+    # what a run lacks, and what stands in it twice
     notes: Sequence[str] = ()
 
 

@@ -36,15 +36,14 @@ __all__ = ["MEANINGS", "RulesTable", "View", "page", "rules_table"]
 
 @dataclass(frozen=True)
 class RulesTable:
-    """The rules of the target of one run, which noted them (``--rules``).
-
-    `parts` has (part, rules, rules that a cell ran) for each part of a record. `unrun` has (part,
-    rules) that no cell ran, and `cells` (rule, cells that ran it), fewest first.
-    """
+    """The rules of the target of one run, which noted them (``--rules``)."""
 
     title: str
+    # (part, rules, rules that a cell ran) for each part of a record
     parts: Sequence[tuple[str, int, int]]
+    # (part, rules) that no cell ran
     unrun: Sequence[tuple[str, Sequence[str]]]
+    # (rule, cells that ran it), fewest first
     cells: Sequence[tuple[str, int]]
 
 

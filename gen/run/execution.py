@@ -56,25 +56,26 @@ class Watch:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a cell came to: its verdict, how many samples it compared, and how often the target's
-    vmap ran each op in a loop.
-
-    `program` is a stand-alone program that shows the first failure, if there is one. `elsewhere`
-    has the entries of other cells that expect an error like it. `rules` are those of the target
-    that ran, if they were noted. `values` and `refusal` say what the target gave, see
-    :class:`gen.checks.compare.Seen`. `failed` says how severe its failure is, if it failed. `trace`
-    says what the cell depends on, if the run notes that.
-    """
+    """The result of a cell: its verdict, and what else its record says."""
 
     verdict: Verdict
+    # the number of samples that it compared
     compared: int
+    # how often the target's vmap ran each op in a loop
     loops: Mapping[str, int]
+    # a stand-alone program that shows the first failure, if there is one
     program: str = ""
+    # the entries of other cells that expect an error like it
     elsewhere: tuple[str, ...] = ()
+    # the rules of the target that ran, if they were noted
     rules: tuple[str, ...] = ()
+    # a digest of what the target gave, see :class:`gen.checks.compare.Seen`
     values: str = ""
+    # the first error that the target gave in place of values
     refusal: str = ""
+    # how severe its failure is, if it failed
     failed: Failed | None = None
+    # what the cell depends on, if the run notes that
     trace: str = ""
 
 

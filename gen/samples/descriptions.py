@@ -77,13 +77,15 @@ def _identity(result: object) -> object:
 
 
 class Call(NamedTuple):
-    """The arguments of one call. `process` is applied to its result, and `wrap` calls it in place
-    of the op. `domains`: those of tensors among the arguments, by identity."""
+    """The arguments of one call."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    # is applied to the result of the call
     process: Callable[[Any], Any] = _identity
+    # calls the op in place of a plain call
     wrap: Callable[..., Any] | None = None
+    # the domains of tensors among the arguments, by identity
     domains: Mapping[int, Domain] = MappingProxyType({})
 
 

@@ -56,25 +56,28 @@ class Op:
 
 @dataclass(repr=False)  # torch.func.vmap takes the repr of what it maps
 class Sample:
-    """A call of an op.
-
-    `inputs` are plain tensors that do not require grad; `rebuild` puts tensors in their places and
-    returns ``(args, kwargs)``. `domains` are those of the inputs, where they are known.
-    `keeps_domains`: whether the op gets values of these near those that the flat function gets.
-    """
+    """A call of an op."""
 
     index: int
     description: str
     op: Op
+    # plain tensors that do not require grad
     inputs: tuple[Tensor, ...]
     differentiable: tuple[bool, ...]
+    # puts tensors in the places of the inputs, and returns ``(args, kwargs)``
     rebuild: Callable[[Sequence[Any]], tuple[list[Any], dict[str, Any]]]
+    # is applied to what the op returns, before it is compared
     process: Callable[[Any], Any]
+    # calls the op in place of a plain call, as OpInfo's wrappers for derivatives do
     wrap: Callable[..., Any] | None
+    # equal for samples that are likely to take the same paths, see :func:`_layout`
     signature: tuple[Any, ...]
     seed: int
+    # the domains of the inputs, where they are known
     domains: tuple[Domain | None, ...] = ()
+    # whether inputs are moved back into their domains before the op gets them
     keeps_domains: bool = False
+    # results that checks have computed for the sample
     memory: dict[Any, Any] = field(default_factory=dict)
     _facts: Facts | None = None
 
@@ -165,15 +168,16 @@ def _clone_if(value: Tensor, written: bool) -> object:
 
 @dataclass(frozen=True)
 class Facts:
-    """What one run of an op on plain tensors shows. If it raised, there is only the `error`.
-
-    `mutated` has a flag for each input, `warnings` each text with its class.
-    """
+    """The facts that one run of an op on plain tensors shows."""
 
     outputs: tuple[Tensor, ...] = ()
+    # whether the op wrote to each input
     mutated: tuple[bool, ...] = ()
+    # whether the op drew random numbers
     random: bool = False
+    # each text with its class
     warnings: tuple[tuple[str, type[Warning]], ...] = ()
+    # the error of the run; with one there are no other facts
     error: Exception | None = None
 
     @property

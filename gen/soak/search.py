@@ -26,18 +26,17 @@ class Counts:
 
 @dataclass
 class Search:
-    """Draw cells and group their failures by cause.
-
-    `trying` is called with each draw, and with whether the target runs now and not the op or a
-    reference. `found` is called with each failure when it is as simple as it gets, `again` with
-    each one of a cause that is known.
-    """
+    """Draw cells and group their failures by cause."""
 
     target: Target
     subjects: Sequence[Subject]
+    # is called with each draw, and with whether the target runs, or else the op or a reference
     trying: Callable[[Draw, bool], None]
+    # is called with each failure when it is as simple as it gets
     found: Callable[[Failure], None]
+    # is called with each failure of a cause that is known
     again: Callable[[Failure], None] = lambda failure: None
+    # the causes that are known
     known: set[tuple[str, ...]] = field(default_factory=set)
     counts: Counts = field(default_factory=Counts)
 

@@ -24,8 +24,7 @@ _SHOWN = 4  # ops of a cause that a summary names
 
 @dataclass(frozen=True)
 class Finding:
-    """A cause, by its simplest draw. ``severity``: a word of :class:`gen.severity.Severity`.
-    ``ops``: those that show it."""
+    """A cause, by its simplest draw."""
 
     op: str
     dtype: str
@@ -38,7 +37,9 @@ class Finding:
     draw: str
     script: str | None = None
     why_no_script: str = ""
+    # a word of :class:`gen.severity.Severity`
     severity: str = Severity.WRONG.word
+    # the ops that show it
     ops: tuple[str, ...] = ()
 
     @property

@@ -50,10 +50,7 @@ _CACHE = Path(".cache/inductor")
 
 
 class CompiledTarget:
-    """Compile whole pipelines, see :class:`gen.targets.protocol.Target`.
-
-    `backend` is a name that ``torch.compile`` takes, `name` that of the target.
-    """
+    """Compile whole pipelines, see :class:`gen.targets.protocol.Target`."""
 
     # Every pipeline is compiled, so `jit` of it would be a second time. The others are not what
     # torch.compile offers.
@@ -75,6 +72,7 @@ class CompiledTarget:
     in_stages = False  # every cell compiles
 
     def __init__(self, backend: str, name: str = "") -> None:
+        # a name that ``torch.compile`` takes; a fault puts a function in its place
         self.backend: str | Callable[..., Any] = backend
         self.name = name or backend
         if backend == "eager":

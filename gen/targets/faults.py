@@ -45,17 +45,15 @@ _OTHER_DTYPE = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of a target, for `argument` of `op`. `part` is a key of :data:`KINDS`. `family`
-    groups ops in tables.
-
-    `harmless` names the kinds that are no faults here, because their result is as right
-    as the honest one.
-    """
+    """One rule of a target, for one argument of an op."""
 
     op: str
+    # a key of :data:`KINDS`
     part: str
     argument: str = ""
+    # groups ops in tables
     family: str = "op"
+    # the kinds that are no faults here, because their result is as right as the honest one
     harmless: tuple[str, ...] = ()
 
     @property
@@ -108,24 +106,21 @@ class Auditable(Protocol):
 
 @dataclass(frozen=True)
 class Call:
-    """One execution of a rule. ``run(*inputs)`` returns its result: a tensor, None, or a tuple
-    or list of these.
+    """One execution of a rule."""
 
-    roles:    the role of each input: ``seed`` (a cotangent or tangent), ``saved`` (a value from the
-              forward pass) or ``other``.
-    place:    which of several results of `run` belongs to the rule.
-    others:   results of the kinds that only the target can apply, by kind.
-    constant: maps a value to one without derivatives, as ``detach`` does.
-    inert:    kinds that the target undoes whatever the rule returns, such as a dtype
-              that it casts back.
-    """
-
+    # ``run(*inputs)`` returns the result: a tensor, None, or a tuple or list of these
     run: Callable[..., Any]
     inputs: tuple[Any, ...]
+    # the role of each input: ``seed`` (a cotangent or tangent), ``saved`` (a value from the forward
+    # pass) or ``other``
     roles: tuple[str, ...]
+    # which of several results of `run` belongs to the rule
     place: int | None = None
+    # results of the kinds that only the target can apply, by kind
     others: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    # maps a value to one without derivatives, as ``detach`` does
     constant: Callable[[Any], Any] = lambda value: value
+    # kinds that the target undoes whatever the rule returns, such as a dtype that it casts back
     inert: frozenset[str] = frozenset()
 
     def result(self) -> Any:

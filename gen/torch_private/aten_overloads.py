@@ -260,12 +260,12 @@ MARK = "matrix: the target runs"
 class OperatorCall:
     """A call of an op, such as ``aten::add.Tensor``, or a span with the name :data:`MARK`.
 
-    `begin` and `end` are nanoseconds. A call that begins and ends within another one of its thread
-    is made by it.
+    A call that begins and ends within another one of its thread is made by it.
     """
 
     name: str
     thread: int
+    # nanoseconds
     begin: int
     end: int
 

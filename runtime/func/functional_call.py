@@ -129,8 +129,7 @@ def _check_names(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None
 
 
 class _Swapped:
-    """A context in which ``module`` has ``tensors`` in place of its own. ``dicts``: the dicts of
-    the caller, from which they come."""
+    """A context in which a module has other tensors in place of its own."""
 
     def __init__(
         self,
@@ -144,6 +143,7 @@ class _Swapped:
             if tensor is not None and not isinstance(tensor, torch.Tensor):
                 raise TypeError(f"{name}: {tensor} is not an instance of torch.Tensor")
         self.tensors = tensors
+        # the dicts of the caller, from which the tensors come
         self.dicts = dicts
         self.before: dict[str, Any] = {}
         # a recurrent layer lists its weights once more, for its fused kernel

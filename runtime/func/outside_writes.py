@@ -26,11 +26,7 @@ from . import trees
 
 
 class OutsideWrites(TorchDispatchMode):
-    """A mode that copies memory from outside before the first write to it.
-
-    ``own``: the addresses of the storages that calls in the mode have made. ``lasting``: a write
-    that cannot be undone, because it changed a history as well, as text: the op and the line.
-    """
+    """A mode that copies memory from outside before the first write to it."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -38,8 +34,11 @@ class OutsideWrites(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        # the addresses of the storages that calls in the mode have made
         self.own: set[int] = set()
         self.memory = OutsideMemory()
+        # A write that changed a history as well, so that it cannot be undone. It is a text: the op
+        # and the line.
         self.lasting = ""
         self.start = Level().number  # the levels of the runs have higher ones
         # a program that is captured has its own view of what is in memory

@@ -37,6 +37,7 @@ class ViewCall(NamedTuple):
     func: OpOverload
     rest: tuple[object, ...]
     kwargs: dict[str, object]
+    # the number of the view, if the op returns several
     which: int | None
 
     def of(self, base: torch.Tensor) -> torch.Tensor:

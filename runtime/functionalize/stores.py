@@ -125,18 +125,15 @@ def _is_inference(t: torch.Tensor) -> bool:
 
 
 class Store:
-    """The base of aliases that share a history: its value at generation ``seen``.
-
-    ``source``: for a result of ``detach()``, the store that was detached. ``recorded``: whether a
-    write went through this store with grad mode. ``counter``: the version, in a list that
-    ``detach()`` shares and ``.data`` does not.
-    """
+    """The base of aliases that share a history, and its value."""
 
     __slots__ = ("counter", "memory", "recorded", "seen", "value")
 
     def __init__(self, value: torch.Tensor | None, source: Store | None = None) -> None:
+        # the value at generation ``seen``
         self.value = value
         self.memory: Memory
+        # the version, in a list that ``detach()`` shares and ``.data`` does not
         self.counter: list[int]
         if source is None:
             self.memory, self.counter = Memory(value), [0]
@@ -145,6 +142,7 @@ class Store:
         self.seen = -1  # smaller than any generation: there is no value yet
         if value is not None:
             self.seen = self.memory.generation
+        # whether a write went through this store with grad mode
         self.recorded = False
 
     @property
@@ -164,10 +162,10 @@ class Store:
 
 class Pieces:
     """The results of one ``unsafe_split``, at the places that ``chain`` shows in the base of
-    ``store``. ``several``: whether it has a list of results, which ``_unsafe_view`` has not.
+    ``store``.
 
     Either some pieces have been written to since the numbers last agreed, or the whole has, never
-    both. ``overlap``: whether a piece shows an element of memory several times.
+    both.
     """
 
     __slots__ = ("chain", "memories", "overlap", "seen", "several", "store", "whole_seen")
@@ -175,10 +173,12 @@ class Pieces:
     def __init__(
         self, store: Store, chain: Chain, memories: Sequence[Memory], several: bool = True
     ) -> None:
+        # whether the op has a list of results, which ``_unsafe_view`` has not
         self.several = several
         self.store = store
         self.chain = chain
         self.memories = list(memories)
+        # whether a piece shows an element of memory several times
         self.overlap = any(shows_twice(memory.value) for memory in self.memories)
         self.seen = [0] * len(self.memories)
         self.whole_seen = store.memory.generation
@@ -312,21 +312,20 @@ def _collect(whole: Memory, views: Views, but: Pieces | None = None) -> None:
 
 
 class Replaced:
-    """A value that has got other memory by ``set_``.
-
-    ``store`` and ``chain``: its first place. ``generation``: how often that memory was written
-    to before. ``count``: how often the value has got memory. ``version``: that of the value after
-    the last time. ``set_at``: the user's line of it.
-    """
+    """A value that has got other memory by ``set_``."""
 
     __slots__ = ("chain", "count", "generation", "set_at", "store", "value", "version")
 
     def __init__(self, value: Any, store: Store, chain: Chain) -> None:
         self.value = value
+        # with `chain` the first place of the value
         self.store = store
         self.chain = chain
+        # how often that memory was written to before
         self.generation = store.memory.generation
+        # how often the value has got memory, and its version after the last time
         self.count = self.version = 0
+        # the user's line of the last time
         self.set_at: Line | None = None
 
     def by(self, source: Store, present: Any, version: int) -> Store:

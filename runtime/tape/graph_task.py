@@ -46,22 +46,7 @@ _NOTHING = nullcontext()  # in place of an event or a mode, and cheaper than a n
 
 
 class GraphTask:
-    """One call of the engine.
-
-    ``node``: the node that runs. ``sums``: whether it has run, and a level now adds a cotangent of
-    it to another one. ``outer``: the call within which this one started. ``captured``: by node,
-    the outputs whose cotangents are results, each with its position among the results; None if the
-    pass is for all leaves. ``should_run``: the nodes on a path to captured ones. ``needs_all``:
-    these are all reachable nodes.
-
-    Of the pass itself: ``count``, by node, how many cotangents are still to come. ``buffers``, by
-    node, the cotangents that have come. ``ready``: the heap of the nodes that wait for none, newest
-    first. ``tickets``: they order nodes with the same sequence number.
-
-    Of what surrounds it: ``check_nan``, whether anomaly mode looks for NaN. ``profiled``: whether
-    torch's profiler runs. ``surrounded``: whether that or a mode over torch's functions sees what
-    the engine calls. ``at_once``: whether a leaf may get its gradient without its own turn.
-    """
+    """One call of the engine."""
 
     __slots__ = (
         "__weakref__",
@@ -103,18 +88,29 @@ class GraphTask:
         self.create_graph = create_graph
         self.keep_graph = keep_graph
         self.accumulate = accumulate
+        # the call within which this one started
         self.outer: GraphTask | None = None
         self.depth = 0
+        # whether the node has run, and a level now adds a cotangent of it to another one
         self.sums = False
+        # the node that runs
         self.node: Node | None = None
         self.callbacks: list[Callable[[], Any]] = []
         self.start: list[Node] = []
+        # by node, how many cotangents are still to come
         self.count: dict[Node, int] = {}
+        # by node, the cotangents that have come
         self.buffers: dict[Node, list[torch.Tensor | None]] = {}
+        # the heap of the nodes that wait for none, newest first
         self.ready: list[tuple[int, int, Node]] = []
+        # numbers that order nodes with the same sequence number
         self.tickets = itertools.count()
+        # the nodes on a path to captured ones
         self.should_run: set[Node] | None = None
+        # whether these are all reachable nodes
         self.needs_all = False
+        # By node, the outputs whose cotangents are results, each with its position among the
+        # results. None if the pass is for all leaves.
         self.captured: dict[Node, list[tuple[int, int]]] | None = None
         self.results: list[Any] = [None] * len(captures or ())
         if captures is not None:
@@ -207,11 +203,14 @@ class GraphTask:
 
     def run(self, roots: Sequence[tuple[Edge, object]]) -> None:
         """Run from the roots, each an edge with its cotangent, to the leaves."""
-        # asked once: the settings belong to the thread, and each node would pay for the questions
+        # These settings belong to the thread. They are asked once, or each node would pay for them.
+        # The first one is whether anomaly mode looks for NaN.
         self.check_nan = anomaly.looks_for_nan()
         self.profiled = is_profiler_enabled()
+        # whether the profiler or a mode over torch's functions sees what the engine calls
         self.surrounded = self.profiled or bool(number_of_function_modes())
-        # a profiler is to see an event for each `AccumulateGrad`
+        # Whether a leaf may get its gradient without its own turn. But a profiler has to see an
+        # event for each `AccumulateGrad`.
         self.at_once = self.captured is None and self.accumulate and not self.profiled
         # Most steps of a compiled program: the root is its one node, and all inputs are leaves.
         # The heap and the buffers of the general way would cost more than the node's own code.

@@ -14,21 +14,21 @@ import torch
 
 
 class Leaf(Protocol):
-    """A tensor with a ``.grad`` to which a backward pass adds.
-
-    ``_req``: whether it still requires grad. ``_edge``: its history, if it has been written to and
-    so is no leaf any more. ``_lock``: a pass that adds to ``_grad`` takes it. ``_hooks`` see the
-    gradient before it is added, ``_post_accumulate`` the leaf afterwards. ``_deliver`` takes a
-    plain gradient to where it belongs, if that is elsewhere.
-    """
+    """A tensor with a ``.grad`` to which a backward pass adds."""
 
     _inner: torch.Tensor
+    # whether it still requires grad
     _req: bool
+    # its history, if it has been written to and so is no leaf any more
     _edge: Any
     _grad: Any
+    # a pass that adds to ``_grad`` takes it
     _lock: Any
+    # see the gradient before it is added
     _hooks: OrderedDict[int, Callable[..., object]] | None
+    # see the leaf after the gradient is added
     _post_accumulate: OrderedDict[int, Callable[..., object]] | None
+    # takes a plain gradient to where it belongs, if that is elsewhere
     _deliver: Callable[[torch.Tensor], None] | None
 
     @property

@@ -29,10 +29,12 @@ RUNNING = _Running()
 
 
 class _Forward(Ambient):
-    """``dual``: the dual level of ``forward_ad``. ``off_below``: levels of smaller numbers compute
-    no tangents, because an inner transform began while forward mode was off."""
+    """The state of forward mode on this thread."""
 
+    # the dual level of ``forward_ad``
     dual: Any = None
+    # levels of smaller numbers compute no tangents, because an inner transform began while forward
+    # mode was off
     off_below: int = 0
 
 

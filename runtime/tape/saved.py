@@ -44,13 +44,14 @@ def _is_of_checkpoint(hooks: tuple[Pack, Unpack]) -> bool:
 
 
 class _Hooks(Ambient):
-    """Pack and unpack hooks of this thread. ``disabled``: the error message while hooks are
-    forbidden. ``about_to_bump``: the result of an in-place op while it is packed. The dispatcher
-    will increment its version after that."""
+    """Pack and unpack hooks of this thread."""
 
     def __init__(self) -> None:
+        # The result of an in-place op while it is packed. The dispatcher will increment its version
+        # after that.
         self.about_to_bump: torch.Tensor | None = None
         self.stack: list[tuple[Pack, Unpack]] = []
+        # the error message while hooks are forbidden
         self.disabled: str | None = None
 
     def push(self, pack: Pack, unpack: Unpack) -> None:

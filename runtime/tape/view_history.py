@@ -56,23 +56,22 @@ STALE = "its base or another view of its base has been"
 
 
 class View:
-    """The base of a value that is a view, and the view ops that lead from the base to it.
-
-    ``chain``: per view op (func, arguments after self, kwargs, output number or None). Example:
-    ``x[0]`` is ``((aten.select.int, (0, 0), {}, None),)``. ``creation``: why a write to the view
-    may not be recorded. It was created in ``"no_grad"`` or ``"inference"`` mode, by an op with
-    several views (``"multi"``) or by a custom Function (``"function"``), or has a hook and was
-    returned by a compiled program (``"hook"``). ``""``: a write may be recorded. ``generation`` and
-    ``reshaped``: the base's, when the view last took its history.
-    """
+    """The base of a value that is a view, and the view ops that lead from the base to it."""
 
     __slots__ = ("base", "chain", "creation", "generation", "reshaped")
 
     def __init__(self, base: Any, chain: tuple[Any, ...], creation: str) -> None:
         self.base = base
+        # Per view op (func, arguments after self, kwargs, output number or None). For example,
+        # ``x[0]`` is ``((aten.select.int, (0, 0), {}, None),)``.
         self.chain = chain
+        # the base's generation when the view last took its history, and its reshapings
         self.generation = base._generation
         self.reshaped = base._reshaped
+        # Why a write to the view may not be recorded, or ``""`` if it may. The view was created in
+        # ``"no_grad"`` or ``"inference"`` mode, by an op with several views (``"multi"``) or by a
+        # custom Function (``"function"``). Or it has a hook and was returned by a compiled program
+        # (``"hook"``).
         self.creation = creation
 
     def path(self, value: Any) -> tuple[Any, ...]:

@@ -69,19 +69,17 @@ _THREAD = _Thread()
 
 
 class AbstractValues:
-    """Makes the abstract values of one graph.
-
-    ``mode``: whose fake tensors they are; None: of the mode of this thread. ``late``: whether those
-    of plain tensors that calls return are created by :meth:`complete`, which any thread may call,
-    and not before.
-    """
+    """Make the abstract values of one graph."""
 
     def __init__(self, mode: FakeTensorMode | None, late: bool = False) -> None:
         if mode is None and _THREAD.mode is None:
             with without_dispatch_to_python():
                 _THREAD.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        # the fake mode of the values; by default that of this thread
         self.mode: FakeTensorMode = mode or _THREAD.mode  # type: ignore[assignment]
         self._first: dict[torch.device, dict[str, Any]] = {} if mode is not None else _THREAD.first
+        # Whether the values of plain tensors that calls return wait for :meth:`complete`. Any
+        # thread may call that.
         self.late = late
         self._noted: list[tuple[fx.Node, Geometry]] = []
         self._lock = lock_of(self, "_lock")

@@ -98,16 +98,16 @@ def name_origin(error: Exception) -> None:
 
 
 class _Trail:
-    """The lines that an error passed on its way out.
-
-    Attributes: ``innermost``, the innermost line of the user; ``of_program``, the innermost of
-    these that no installed package has; ``raised_in``, the file of the innermost frame;
-    ``raised_for``, that of the innermost frame which is not of Python's own modules."""
+    """The lines that an error passed on its way out."""
 
     def __init__(self, at: TracebackType | None) -> None:
+        # the innermost line of the user
         self.innermost: Line | None = None
+        # the innermost line of the user that no installed package has
         self.of_program: Line | None = None
+        # the file of the innermost frame
         self.raised_in = ""
+        # the file of the innermost frame which is not of Python's own modules
         self.raised_for = ""
         while at is not None:
             self._pass(at)

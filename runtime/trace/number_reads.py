@@ -31,13 +31,13 @@ Number = float | bool | None
 
 
 class OtherSide(Exception):
-    """A number in a graph is not on the side of a branch for which the graph is. ``where``: the
-    branch, as the end of an error message. ``way``: the sides that the call takes so far, of the
-    branches in their order."""
+    """A number in a graph is not on the side of a branch for which the graph was captured."""
 
     def __init__(self, where: str = "", way: str = "") -> None:
         super().__init__(f"a branch takes another side.{where}")
+        # the branch, as the end of an error message
         self.where = where
+        # the sides that the call takes so far, of the branches in their order
         self.way = way
 
 
@@ -53,11 +53,13 @@ def _sign(side: bool) -> str:
 
 
 class _Way(Ambient):
-    """``ahead``: the sides that the program of this thread is to take. ``taken``: those that it has
-    taken, such as ``"+-+"``. ``guesses``: how often it may guess a side."""
+    """The sides of branches of the program of this thread."""
 
+    # the sides that the program is to take
     ahead: str = ""
+    # the sides that it has taken, such as ``"+-+"``
     taken: str = ""
+    # how often it may guess a side
     guesses: int = 0
 
 
@@ -99,12 +101,7 @@ _SYMBOLS: dict[type, Any] = {float: torch.SymFloat, int: torch.SymInt, bool: tor
 
 
 class TracedNumber:
-    """A number of the program, behind a symbol of torch's: the result of ``node``, which is a node
-    of the graph or a constant.
-
-    ``kind``: ``float``, ``int`` or ``bool``. ``value``: the number in the run that is traced; None
-    in a trace on abstract values. ``sources``: the nodes that have read it of tensors.
-    """
+    """A number of the program, behind a symbol of torch's."""
 
     __slots__ = ("kind", "node", "sources", "value")
 
@@ -115,9 +112,13 @@ class TracedNumber:
         value: Number,
         sources: frozenset[fx.Node] = frozenset(),
     ) -> None:
+        # the node of the graph that computes it, or a constant
         self.node = node
+        # ``float`` or ``bool``
         self.kind = kind
+        # the number in the run that is traced; None in a trace on abstract values
         self.value = value
+        # the nodes that have read it of tensors
         self.sources = sources
 
     @staticmethod

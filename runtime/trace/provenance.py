@@ -242,12 +242,7 @@ def begins_at(line: Line | None) -> str:
 
 
 class Provenance:
-    """Notes where the nodes of one graph come from.
-
-    ``stacks``: whether each node gets a ``stack_trace``. ``root``: the module whose submodules are
-    named in ``nn_module_stack``; None: no such notes. ``functions``: what knows the last torch
-    function that the program called; None: no ``torch_fn``.
-    """
+    """Note where the nodes of one graph come from."""
 
     def __init__(
         self,
@@ -256,8 +251,11 @@ class Provenance:
         root: torch.nn.Module | None = None,
         functions: Functions | None = None,
     ) -> None:
+        # whether each node gets a ``stack_trace``
         self.stacks = stacks
+        # the module whose submodules are named in ``nn_module_stack``; None for no such notes
         self.root = root
+        # what knows the last torch function that the program called; None for no ``torch_fn``
         self.functions = functions
         self.paths: dict[int, list[str]] = {}
         self.calls: dict[str, list[FrameType]] = {}  # by path of a module, the frames of its calls

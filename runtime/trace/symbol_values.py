@@ -40,10 +40,11 @@ KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBo
 
 
 class _Programs(Ambient):
-    """``environments``: those of the traces whose programs run, the innermost last. ``lower``:
-    gives the node of the innermost graph for a symbol of its environment."""
+    """The programs that are traced on this thread, by their symbols."""
 
+    # the environments of the traces whose programs run, the innermost last
     environments: tuple[object, ...] = ()
+    # gives the node of the innermost graph for a symbol of its environment
     lower: Callable[[Any], Any] | None = None
 
 

@@ -134,15 +134,16 @@ def undecided(condition: object) -> bool:
 
 
 class Place:
-    """The place where a graph reads the value of a symbol: the result of ``source``, or of the node
-    ``take(source)``. That node is created when it is first needed."""
+    """The place where a graph reads the value of a symbol."""
 
     __slots__ = ("proxy", "source", "take", "value")
 
     def __init__(
         self, source: fx.Node, take: Callable[[fx.Node], fx.Node] | None, value: object
     ) -> None:
+        # the node whose result has the value, or the node from which it is taken
         self.source = source
+        # creates the node that takes the value from `source`, when it is first needed
         self.take = take
         self.value = value
         self.proxy: fx.Proxy | None = None

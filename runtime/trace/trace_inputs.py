@@ -50,13 +50,7 @@ _IN_GRAPHS = (*LITERAL_KINDS, complex, fx.Node, slice, range)
 
 
 class TraceInputs(Level):
-    """A level that collects what calls of a graph take.
-
-    ``abstraction``: the fake mode of a program that runs on fake tensors. ``reads``: what becomes
-    of ``.item()``: ``"refuse"``, ``"symbol"`` (of an abstract value), ``"constant"``, ``"number"``
-    (see :mod:`.number_reads`). ``provenance``: notes where nodes come from. ``late``: see
-    :class:`.abstract_values.AbstractValues`.
-    """
+    """A level that collects what calls of a graph take."""
 
     __slots__ = (
         "_last_placeholder",
@@ -82,7 +76,10 @@ class TraceInputs(Level):
         late: bool,
     ) -> None:
         super().__init__()
+        # The meaning of ``.item()``: ``"refuse"``, ``"symbol"`` (of an abstract value),
+        # ``"constant"`` or ``"number"`` (see :mod:`.number_reads`).
         self.reads = reads
+        # notes where nodes come from
         self.provenance = provenance
         # placeholders and constants are written here, and the constants it refers to are attributes
         # of its module, by name
@@ -97,6 +94,7 @@ class TraceInputs(Level):
         self.outside = OutsideMemory(abstraction is not None)
         # if a program that sets such a state is refused
         self.random_states: RandomStates | None = None
+        # the fake mode of a program that runs on fake tensors
         self.abstraction = abstraction
         self.abstract = AbstractValues(
             None if abstraction is None else abstraction.mode, late and abstraction is None

@@ -56,13 +56,10 @@ _READS = ("item", "_local_scalar_dense", "is_nonzero")
 
 
 class Trace(TraceInputs):
-    """One running trace. ``graph`` grows with every call.
+    """One running trace. Its graph grows with every call.
 
-    ``fixed_sizes``: whether an op whose result has a size that depends on values is refused.
-    ``composites``: whether composite ops are recorded whole. ``leaves_classes``: whether tensors of
-    a user's class that handles its own calls are taken apart, else they are constants.
-    ``decompositions``: by op, the function that is traced in its place. For the rest see
-    :class:`.trace_inputs.TraceInputs`."""
+    For attributes that are not here see :class:`.trace_inputs.TraceInputs`.
+    """
 
     __slots__ = (
         "composites",
@@ -89,11 +86,16 @@ class Trace(TraceInputs):
         late: bool = False,
     ) -> None:
         super().__init__(abstraction=abstraction, reads=reads, provenance=provenance, late=late)
+        # whether an op whose result has a size that depends on values is refused
         self.fixed_sizes = fixed_sizes
+        # whether composite ops are recorded whole
         self.composites = composites
+        # whether tensors of a user's class that handles its own calls are taken apart, else they
+        # are constants
         self.leaves_classes = False
         self.has_integers = False  # whether the program has read one of a tensor
         self.undone_draws: UndoneDraws | None = None
+        # by op, the function that is traced in its place
         self.decompositions = decompositions or {}
         self.mode: Any = LevelMode(self)
         self.default_dtype = _default_dtype()

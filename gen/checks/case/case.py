@@ -53,13 +53,13 @@ __all__ = ["Case", "SampleFailure"]
 
 @dataclass(frozen=True)
 class SampleFailure:
-    """A sample that failed. `sample` is None if the case as a whole failed. `asks_error`: the call
-    had to raise, so that any other error is of the wrong kind.
-    """
+    """A sample that failed."""
 
+    # None if the case as a whole failed
     sample: int | None
     description: str
     error: Exception
+    # whether the call had to raise, so that any other error is of the wrong kind
     asks_error: bool = False
 
 
@@ -69,29 +69,28 @@ def _ignore_sample(sample: int, description: str) -> None:
 
 @dataclass
 class Case:
-    """An op × dtype × check × axes on a target and device.
-
-    `only` is the one sample to run, and `all_samples` lifts the limits. `entries` are the known
-    deviations that apply to this run. The case itself uses those of the kinds `vanishes` and
-    `tolerance`, and :mod:`gen.run.verdict` the others.
-
-    `on_sample` is told the number and the description of each sample that is about to run.
-    `on_failures` gets the samples that failed; without it the first failure is raised. `compared`
-    counts the samples that were compared. `claim` is what the case has asserted.
-    """
+    """An op × dtype × check × axes on a target and device."""
 
     cell: Cell
     check: str
     family: Family
     target: Target
     device: str = "cpu"
+    # The known deviations that apply to this run. The case itself uses those of the kinds
+    # `vanishes` and `tolerance`, and :mod:`gen.run.verdict` the others.
     entries: Mapping[str, Known] = field(default_factory=dict)
+    # the one sample to run, or None for all
     only: int | None = None
+    # whether the limits on the number of samples are lifted
     all_samples: bool = False
+    # gets the number and the description of each sample that is about to run
     on_sample: Callable[[int, str], object] = _ignore_sample
+    # gets the samples that failed; without it the first failure is raised
     on_failures: Callable[[Sequence[SampleFailure]], object] | None = None
+    # the number of samples that were compared
     compared: int = 0
     seen: Seen = field(default_factory=Seen)
+    # what the case has asserted
     claim: Claim | None = None
     _failures: list[SampleFailure] = field(default_factory=list)
     _on_host: dict[str, None] = field(default_factory=dict)  # ops that the device left to the CPU

@@ -26,14 +26,13 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Pieces:
-    """A program of one op, to be computed from pieces of its inputs.
-
-    `plain`: its results as a whole. `label` begins the messages.
-    """
+    """A program of one op, to be computed from pieces of its inputs."""
 
     program: Program
     sample: Sample
+    # the beginning of each message
     label: str
+    # the results on the inputs as a whole
     plain: Outputs
 
     def results(

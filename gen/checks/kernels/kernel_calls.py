@@ -274,11 +274,13 @@ class _Memory:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A piece of memory with a tensor `inside`, which was `before`."""
+    """A piece of memory around a tensor, which shows writes beside the tensor."""
 
     name: str
     whole: Tensor
+    # the tensor itself
     inside: Tensor
+    # a copy of the tensor from before the call
     before: Tensor
 
     @property

@@ -32,16 +32,16 @@ _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.spars
 
 @dataclass(frozen=True)
 class Form:
-    """A call in another form. `run` gets the overload as the target has it, makes the call on fresh
-    arguments, and returns the results. It raises Mismatch for what a result alone does not show.
-
-    `truth` is the plain call whose results are expected. `may_refuse`: a refusal is right too.
-    """
+    """A call in another form."""
 
     name: str
     label: str
+    # Gets the overload as the target has it, makes the call on fresh arguments, and returns the
+    # results. It raises Mismatch for what a result alone does not show.
     run: Callable[[Callable[..., object]], object]
+    # the plain call whose results are expected
     truth: Callable[[], object]
+    # whether a refusal is right too
     may_refuse: bool = False
 
 

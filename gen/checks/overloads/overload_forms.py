@@ -49,12 +49,12 @@ _OF_BUFFERS = frozenset({"dtype", "layout", "device", "pin_memory"})
 
 @dataclass(frozen=True)
 class FormsOfCall:
-    """The forms of a plain call. `truth` runs the call whose results are expected, and `results`
-    are such results.
-    """
+    """The forms of a plain call."""
 
     call: OverloadCall
+    # runs the call whose results are expected
     truth: Callable[[], object]
+    # such results, by which buffers get their sizes and dtypes
     results: object
 
     def __iter__(self) -> Iterator[Form]:
@@ -157,13 +157,13 @@ class FormsOfCall:
 
 @dataclass(frozen=True)
 class _BufferCall:
-    """The call of an overload that writes its results to buffers. `parts` are results of the sizes
-    of the buffers, and `make` makes of a tensor the buffer for it.
-    """
+    """The call of an overload that writes its results to buffers."""
 
     call: OverloadCall
     overload: Overload
+    # results that have the sizes of the buffers
     parts: list[object]
+    # makes the buffer for a result
     make: Callable[[Tensor], Tensor]
 
     def run(self, target: Target) -> object:

@@ -50,16 +50,16 @@ _OTHERS_OF_RESULTS = {
 
 @dataclass(frozen=True)
 class Call:
-    """A call that may be wrong. `run` takes `inputs`, the buffers of ``out=`` last.
-
-    `has_other_device`: it has tensors of several devices. `may_refuse`: a target may refuse it
-    though the plain op takes it, as the plain op resizes a buffer and warns of that.
-    """
+    """A call that may be wrong."""
 
     label: str
+    # takes `inputs`, of which the buffers of ``out=`` are the last
     run: Flat
     inputs: Inputs
+    # whether it has tensors of several devices
     has_other_device: bool = False
+    # Whether a target may refuse it though the plain op takes it. For example, the plain op resizes
+    # a buffer and warns of that.
     may_refuse: bool = False
     sample: Sample | None = None
     """The sample with the arguments of this call, for the other variants of the op."""

@@ -21,14 +21,12 @@ Slope = Callable[[], "Cell"]
 
 @dataclass(eq=False, slots=True)
 class Number:
-    """A real number with a history.
-
-    `sources` are the numbers that it was computed from, each with the slope by it. `factors`
-    multiply the derivative by this number, as hooks of a tensor do.
-    """
+    """A real number with a history."""
 
     value: float
+    # the numbers that it was computed from, each with the slope by it
     sources: tuple[tuple[Number, Slope], ...] = ()
+    # factors of the derivative by this number, as hooks of a tensor multiply it
     factors: list[float] = field(default_factory=list)
 
 

@@ -46,13 +46,15 @@ def recording(on: bool) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Memory:
-    """The cells of a base and its views. `leaves`: the numbers by which one differentiates, of a
-    tensor that was told to require grad. `is_ordered`: it has the elements of a new tensor in their
-    order. Torch gives some results the order of their arguments."""
+    """The cells of a base and its views."""
 
     cells: list[Cell]
+    # the numbers by which one differentiates, of a tensor that was told to require grad
     leaves: list[Number] = field(default_factory=list)
+    # False once a hook makes torch's behaviour at a later write unspecified
     writable: bool = True
+    # Whether it has the elements of a new tensor in their order. Torch gives some results the order
+    # of their arguments.
     is_ordered: bool = False
 
     @property
@@ -70,16 +72,19 @@ class Memory:
 
 @dataclass(eq=False)
 class Stored:
-    """A memory, and which of its cells are elements. `kind` is real, complex or bool. `conjugate`
-    and `negative` say how cells are read and written. `history` is False for a tensor that was
-    detached. `is_view` is True for one that was made of another one."""
+    """A memory, and which of its cells are elements."""
 
     memory: Memory
     geometry: Geometry
+    # real, complex or bool
     kind: str = "real"
+    # whether cells are read and written with the other sign of the imaginary part
     conjugate: bool = False
+    # whether cells are read and written with the other sign
     negative: bool = False
+    # False for a tensor that was detached
     history: bool = True
+    # the factors of the hooks of this tensor and of those of which it is a view
     hooks: tuple[list[float], ...] = ()
 
     # --- making -----------------------------------------------------------------------------------

@@ -28,16 +28,16 @@ class Damaged(Exception):
 
 
 class Folder:
-    """Read and write the entries in the folder ``path``, which the first write creates.
+    """Read and write the entries in a folder, which the first write creates.
 
-    ``max_bytes`` is how much the entries may take together. The entries that were not read or
-    written for longest are removed to make room. Several processes may use the folder at a time.
-    There are no locks: a file is complete or has another suffix, and any file may be gone at any
-    moment.
+    The entries that were not read or written for longest are removed to make room. Several
+    processes may use the folder at a time. There are no locks: a file is complete or has another
+    suffix, and any file may be gone at any moment.
     """
 
     def __init__(self, path: str | os.PathLike[str], max_bytes: int) -> None:
         self.path = Path(path)
+        # how much the entries may take together
         self.max_bytes = max_bytes
 
     def read(self, name: str) -> dict[str, object] | None:

@@ -26,12 +26,7 @@ from .graph_writes import count
 class ArgumentChanges:
     """Carry out the changes of one program, by kind.
 
-    An argument is a number among ``boundary.inputs``. ``written``: the arguments whose new values
-    the graph returns, in its order. ``placed``: those of them that the graph writes to itself, see
-    :mod:`..compilers.placing`. ``copied``: the other ones, each with its number among the written
-    ones. ``counted``: those without a write whose versions advance, by how much. ``begun``: those
-    that become leaves. ``replaced``: those that get other memory, with the output that has it.
-    ``hooked``: hooks that the program registers.
+    An argument is a number among ``boundary.inputs``.
     """
 
     __slots__ = (
@@ -48,7 +43,9 @@ class ArgumentChanges:
 
     def __init__(self, boundary: Boundary, placed: Mapping[int, int]) -> None:
         self.boundary = boundary
+        # the arguments that the graph writes to itself, see :mod:`..compilers.placing`
         self.placed = placed
+        # the arguments whose new values the graph returns, in its order
         self.written = [(index, boundary.inputs[index]) for index in boundary.written]
         # the graph writes the others itself, and so nothing is left to copy
         self.copied = [
@@ -57,10 +54,13 @@ class ArgumentChanges:
             if index not in placed
         ]
         # most programs do none of these things, so each has a list that is usually empty
-        self.begun: list[int] = []
+        self.begun: list[int] = []  # the arguments that become leaves
         self.reshaped: list[tuple[int, Input]] = []
+        # the arguments without a write whose versions advance, by how much
         self.counted: dict[int, int] = {}
+        # the arguments that get other memory, with the output that has it
         self.replaced: list[tuple[int, Input, Output]] = []
+        # the arguments for which the program registers hooks
         self.hooked: list[tuple[int, Callable[[torch.Tensor], object]]] = []
         for index, record in enumerate(boundary.inputs):
             self._note(index, record)

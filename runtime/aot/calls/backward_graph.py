@@ -44,11 +44,6 @@ class Backward:
     A call stores these values: ``n_saved`` that the backward graph takes, then random numbers that
     only a second derivative needs, up to ``n_kept``, then the primals ``reread``, which only a
     second derivative needs too.
-
-    ``exposed``: which of the stored values the caller can write to. ``at_risk``: which of them the
-    program itself may write over. ``reads``: what the backward pass asks of Python's state; empty
-    if it runs no code of the user's. ``watch``: finds tensors with parts that are stored.
-    ``devices`` and ``metas``: of the cotangents.
     """
 
     def __init__(
@@ -69,6 +64,7 @@ class Backward:
         # the cotangents that the graph takes; without symbols each has one shape in all calls
         placeholders = joint.module.graph.find_nodes(op="placeholder")
         cotangents = [node.meta["val"] for node in placeholders[joint.n_primals :]]
+        # the devices and, without symbols, the shapes and dtypes of the cotangents
         self.devices = [tensor.device for tensor in cotangents]
         self.metas: tuple[Meta, ...] | None = None
         if joint.abstraction is None and joint.layouts is None:
@@ -89,7 +85,9 @@ class Backward:
         # which stored values a first, and which a second derivative must find unchanged
         self.first_exposed = within_reach(forward.graph, joint.n_forward)
         self.exposed = (*self.first_exposed, *self._exposed_primals(placeholders))
+        # the stored values that the program itself may write over
         self.at_risk = self._list_at_risk(forward)
+        # finds tensors with parts that are stored
         self.watch: Watch | None = None
         tangents: Sequence[Layout | None] = [None] * len(cotangents)
         if joint.layouts is not None:
@@ -104,6 +102,7 @@ class Backward:
         self._differentiable: dict[int | None, Callable[..., Any]] = {}
         # a backward pass may run on any thread, and two may need one part first
         self._lock = lock_of(self, "_lock")
+        # what the backward pass asks of Python's state; empty if it runs no code of the user's
         self.reads: Sequence[BackwardReads] = ()
 
     def _list_reread(self) -> tuple[int, ...]:

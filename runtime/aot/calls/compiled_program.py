@@ -56,12 +56,6 @@ class _SeededDraws:
 class CompiledProgram:
     """Run one program for one kind of inputs.
 
-    ``guard``: decides which calls it serves. ``begin``: what a call does before the graph.
-    ``forward``: runs the graph. ``changes``: what a call does to its arguments. ``effects``: what
-    it assigns to Python's objects. ``history``: records the call; None if results have no history.
-    ``results``: builds what a call returns. ``direct``: the numbers of the results of the graph
-    that a call returns, if the program only computes; None for any other program.
-
     A call whose graph fails raises :class:`.FailedGraph` if it ``retries`` and has changed nothing.
     """
 
@@ -94,19 +88,28 @@ class CompiledProgram:
         if joint.layouts is not None:
             forward = of_whole_tensors(forward, joint.layouts)
         self.joint = joint
+        # runs the graph
         self.forward = forward
         # a staged function runs the graph by an interpreter until its code is generated, and then
         # calls this, so that later calls go there directly
         if isinstance(forward, Settling):
             forward.settled = self._replace_forward
+        # decides which calls the program serves
         self.guard = guard
+        # what a call assigns to Python's objects
         self.effects = effects
+        # what a call does before the graph
         self.begin = begin
         self._retries = retries
+        # what a call does to its arguments
         self.changes = ArgumentChanges(boundary, getattr(forward, "placed", {}))
+        # builds what a call returns
         self.results = CallResults(boundary, joint.out_spec)
+        # records the call; None if results have no history
         self.history: CallHistory | None = None
         self._draws: _SeededDraws | None = None
+        # the numbers of the results of the graph that a call returns, if the program only computes;
+        # None for any other program
         self.direct: tuple[int, ...] | None = None
         if backward is not None:
             self.history = CallHistory(boundary, backward)

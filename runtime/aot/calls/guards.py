@@ -48,14 +48,13 @@ _ALONE = Apart()  # from no tensor of the state
 
 
 class Sizes(NamedTuple):
-    """Hold the condition under which a graph with symbols is right.
+    """Hold the condition under which a graph with symbols is right."""
 
-    ``holds`` gets the sizes and values of the plain arguments ``asked``. ``dynamic``: whether the
-    sizes of arguments are symbols.
-    """
-
+    # gets the sizes and values of the plain arguments ``asked``
     holds: Callable[..., bool]
+    # the numbers of these arguments
     asked: Sequence[int]
+    # whether the sizes of arguments are symbols
     dynamic: bool
 
 

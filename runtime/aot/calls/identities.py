@@ -158,17 +158,16 @@ def with_tensors(function: Callable[..., R], marked: Sequence[object]) -> Callab
 
 
 class Apart:
-    """Ask whether no argument of a call is a tensor that a program reaches by itself.
-
-    ``known``: the identities of these tensors. ``leading``: the values of Python's state that come
-    before the arguments. Another value there may be none of these tensors either.
-    """
+    """Ask whether no argument of a call is a tensor that a program reaches by itself."""
 
     __slots__ = ("known", "leading", "others")
 
     def __init__(self, known: Collection[int] = (), leading: Sequence[object] = ()) -> None:
+        # the identities of the tensors that the program reaches
         self.known = frozenset(known)
+        # the number of values of Python's state that come before the arguments
         self.leading = len(leading)
+        # the identities that none of these values may have in another call
         self.others = self.known.difference(map(id, leading))
 
     def holds(self, given: Sequence[object]) -> bool:

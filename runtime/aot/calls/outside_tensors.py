@@ -28,17 +28,16 @@ _inner, _req, _edge, _view = map(operator.attrgetter, ("_inner", "_req", "_edge"
 
 
 class OutsideTensors:
-    """Collect the tensors that a program closes over, by the questions that a guard asks.
-
-    ``leaves`` and ``plain``: see :class:`~.arguments.Call`. ``targets``: the leaves whose gradient
-    is wanted. ``compared``: tensors whose geometry the guard compares.
-    """
+    """Collect the tensors that a program closes over, by the questions that a guard asks."""
 
     def __init__(self, tracked: bool) -> None:
         self.tracked = tracked
+        # see :class:`~.arguments.Call`, which has leaves and plain tensors of arguments
         self.leaves: list[Any] = []
         self.plain: list[Any] = []
+        # the leaves whose gradient is wanted
         self.targets: list[Any] = []
+        # tensors whose geometry the guard compares
         self.compared: list[torch.Tensor] = []
         # tensors of torch that are leaves of the session too; the leaves hold aliases of the memory
         # of now, so the guard asks where the tensors themselves lie

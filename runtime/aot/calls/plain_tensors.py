@@ -42,17 +42,16 @@ def geometry_of(tensors: Sequence[torch.Tensor]) -> Any:
 
 
 class PlainTensors:
-    """Collect the tensors, which are no arguments.
-
-    ``compared``: after :meth:`conditions` those that the native part does not know, whose geometry
-    the guard compares together with that of arguments. ``noted``: the others.
-    """
+    """Collect the tensors, which are no arguments."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._tensors = {id(tensor): tensor for tensor in tensors}
         # for those whose history the program has asked, by identity: is it a leaf?
         self._leaves: dict[int, bool] = {}
+        # the tensors that the native part does not know, after :meth:`conditions`; the guard
+        # compares their geometry together with that of arguments
         self.compared: list[torch.Tensor] = []
+        # the other tensors
         self.noted: list[torch.Tensor] = []
 
     def without_facts(self, reads: Sequence[Read]) -> list[Read]:

@@ -44,16 +44,14 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 @dataclass(frozen=True)
 class ViewStep:
-    """Take one view: ``func(t, *rest, **kwargs)``, or item ``which`` of it.
-
-    A :class:`Size` may stand for a number in ``rest``. ``recorded``: the grad mode in which the
-    program took the view.
-    """
+    """Take one view: ``func(t, *rest, **kwargs)``, or item ``which`` of it."""
 
     func: OpOverload
+    # a :class:`Size` may stand for a number
     rest: tuple[object, ...]
     kwargs: dict[str, object]
     which: int | None
+    # the grad mode in which the program took the view
     recorded: bool = True
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -350,12 +348,15 @@ class Output:
 
 @dataclass(frozen=True)
 class Alias:
-    """Put result ``number`` of the graph into the memory that ``place`` shows. It keeps the history
-    of the result. ``creation``: why the caller may not write to it, as of
-    :class:`~...tape.view_history.View`."""
+    """Put a result of the graph into memory that the caller has. It keeps the history of the
+    result.
+    """
 
+    # the number of the result
     number: int
+    # shows the memory
     place: Output
+    # why the caller may not write to it, as of :class:`~...tape.view_history.View`
     creation: str = ""
 
     def of(self, arguments: Sequence[object], results: Sequence[object]) -> Any:

@@ -55,12 +55,11 @@ class Origins(Provenance):
     """Note where the nodes of a joint graph come from.
 
     Those of its backward pass get an :class:`Origin`, too.
-
-    ``tape`` and ``roots``: as :meth:`follow` has them. ``tape`` is None in the forward pass.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        # None in the forward pass; for both attributes see :meth:`follow`
         self.tape: Tape | None = None
         self.roots: Mapping[Node, int] = {}
 

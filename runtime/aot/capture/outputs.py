@@ -29,17 +29,17 @@ from .primals import Primals
 class Computed:
     """Collect the results of a program that the graph computes: all but arguments and their views.
 
-    Several views of one intermediate are views of one computed base. ``values``: the results of the
-    graph, as the program saw them. ``begun``: the numbers of bases that the program has called
-    ``requires_grad_()`` of. ``placed``: by the number of a result, the memory in which it lies and
-    whose history it does not have.
+    Several views of one intermediate are views of one computed base.
     """
 
     def __init__(self, primals: Primals, whole: bool, outs: Sequence[object]) -> None:
         self.primals = primals
         self.whole = whole
+        # the results of the graph, as the program saw them
         self.values: list[object] = []
+        # the numbers of bases of which the program has called ``requires_grad_()``
         self.begun: set[int] = set()
+        # by the number of a result, the memory in which it lies and whose history it lacks
         self.placed: dict[int, Alias] = {}
         self._numbers: dict[int, int] = {}  # by id of a value
         # the first place of each primal, by its id

@@ -164,17 +164,18 @@ def apply(own: OwnDerivative, *values: object) -> tuple[Any, ...]:
 class OwnDerivative(torch.nn.Module):
     """Give the outputs of a custom Function its derivative, in a pullback.
 
-    :func:`apply` takes the ``n_inputs`` tensors whose gradients the Function returns, its outputs,
-    and ``rest``. ``numbers``: for each cotangent that the graph takes the number of its
-    output, counted among the outputs with a gradient. The graph takes these, the outputs and
-    ``rest``.
+    :func:`apply` takes the tensors whose gradients the Function returns, its outputs, and ``rest``.
+    The graph takes cotangents, the outputs and ``rest``.
     """
 
     def __init__(self, graph: fx.GraphModule, n_inputs: int, n_outputs: int, numbers: Any) -> None:
         super().__init__()
         self.graph = graph
+        # the number of tensors whose gradients the Function returns
         self.n_inputs = n_inputs
         self.n_outputs = n_outputs
+        # for each cotangent that the graph takes the number of its output, counted among the
+        # outputs with a gradient
         self.numbers: tuple[int, ...] = tuple(numbers)
 
     @classmethod

@@ -44,32 +44,33 @@ class Primals:
 
     These are arguments, bases of arguments that share memory, then tensors that the program closes
     over.
-
-    ``recording``: whether the values may have histories. ``values``: per primal what the program
-    sees. ``edges``: per primal where its gradient goes, as long as nothing writes to it.
-    ``layouts``: per primal its parts, if it is no plain tensor. ``memories``: by id of a memory,
-    the number of its primal. ``outside``: the tensors that the program closes over. ``made``: the
-    classes of tensors that the program itself composes of others, and their memories with the
-    generations at that time.
     """
 
     def __init__(self, trace: Trace, groups: Sequence[Group], recording: bool) -> None:
         self.trace = trace
         self.groups = groups
+        # whether the values may have histories
         self.recording = recording
         self.functional = WholeTensorsLevel()
         self.functional.releases = not recording
         self.tape = JointLevel(trace, self.functional)
         self.flags: list[bool] = []
+        # per primal what the program sees
         self.values: list[Any] = []
+        # per primal where its gradient goes, as long as nothing writes to it
         self.edges: list[Any] = []
+        # per primal its parts, if it is no plain tensor
         self.layouts: list[Layout | None] = []
         self._parts = 0  # how many plain tensors they have
+        # by id of a memory, the number of its primal
         self.memories: dict[int, int] = {}
         self.shapes: dict[int, torch.Size] = {}
         # by number of a primal; it holds the memories alive, so no other one gets the id of one
         self.entered: dict[int, FunctionalValue] = {}
+        # the tensors that the program closes over
         self.outside: list[torch.Tensor] = []
+        # the classes of tensors that the program itself composes of others, and their memories with
+        # the generations at that time
         self.made: list[tuple[str, list[tuple[Memory, int]]]] = []
         # the bases of arguments that share memory and no history
         self.bases_apart: set[int] = set()

@@ -134,11 +134,7 @@ def _attributes(joint: fx.GraphModule, graph: fx.Graph) -> dict[str, object]:
 
 
 class _Search:
-    """Find what a pullback computes.
-
-    ``given``: the saved values that it may take, with their numbers. ``applications``: by output,
-    the calls of custom Functions.
-    """
+    """Find what a pullback computes."""
 
     def __init__(
         self,
@@ -158,6 +154,7 @@ class _Search:
         self.n_saved = len(saved)
         self.saves_draws = saves_draws
         self.places = {node: index for index, node in enumerate(joint.graph.nodes)}
+        # by output, the calls of custom Functions
         self.applications: dict[fx.Node, Application] = {}
         for application in applications:
             self.applications.update(dict.fromkeys(application.outputs.values(), application))

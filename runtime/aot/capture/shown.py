@@ -128,13 +128,11 @@ def requiring_grad(values: Sequence[object]) -> Iterator[None]:
 
 
 class _Flagged:
-    """Show that an argument requires grad which is in no history of the program.
+    """Show that an argument requires grad which is in no history of the program."""
 
-    ``_is_leaf``: what the caller's tensor says. ``_registered``: the hooks for its gradient, which
-    a call registers on the caller's tensor.
-    """
-
+    # what the caller's tensor says
     _is_leaf: bool
+    # the hooks for its gradient, which a call registers on the caller's tensor
     _registered: hooks.Hooks
     is_leaf = property(lambda self: self._is_leaf)
     requires_grad = property(lambda self: True, lambda self, flag: self.requires_grad_(flag))

@@ -65,14 +65,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Branch:
-    """Hold a captured function.
+    """Hold a captured function."""
 
-    ``module`` maps tensors to a tuple of tensors. ``spec``: the tree of what the function returns.
-    ``constants``: its leaves, with ``Ellipsis`` for a tensor.
-    """
-
+    # maps tensors to a tuple of tensors
     module: fx.GraphModule
+    # the tree of what the function returns
     spec: pytree.TreeSpec | None = None
+    # the leaves of that tree, with ``Ellipsis`` for a tensor
     constants: tuple[object, ...] = ()
 
     def returned(self, tensors: Sequence[object]) -> Any:

@@ -59,15 +59,16 @@ class _GraphCall:
 
         scan(step, [c], [x, y], [w])    # graphs: step; groups: [c], [x, y], [w]
 
-    The graphs take the operands of all groups in one row. ``predicate``: that of a ``cond``, one
-    value, else none. ``n_carried``: how many of the first operands a step hands to the next one.
-    ``elements``: the numbers of the operands of which each step takes one element.
+    The graphs take the operands of all groups in one row.
     """
 
+    # the predicate of a ``cond``, as one value, else none
     predicate: tuple[object, ...]
     graphs: tuple[fx.Node, ...]
     groups: tuple[Any, ...]
+    # how many of the first operands a step hands to the next one
     n_carried: int
+    # the numbers of the operands of which each step takes one element
     elements: range
 
     @classmethod

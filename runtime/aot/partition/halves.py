@@ -27,13 +27,7 @@ _NUMBERS = (int, torch.SymInt, float, torch.SymFloat)
 
 
 class Parts:
-    """Split the nodes of a joint graph.
-
-    ``forward``: what the forward results need. ``after_tangents``: what depends on a tangent, or on
-    a draw of the backward pass. ``backward``: what the gradients need and the forward does not
-    compute, so that it must run in the backward. ``effects``: draws and checks of the forward,
-    which run even if nothing uses them. ``late_effects``: those of the backward.
-    """
+    """Split the nodes of a joint graph."""
 
     def __init__(
         self, module: fx.GraphModule, num_fwd_outputs: int, joint_inputs: object = None
@@ -52,11 +46,16 @@ class Parts:
         # an effect of the backward pass, such as a write in a hook, may need no cotangent
         effects = list(filter(_is_effect, self.nodes))
         self.late_effects = [node for node in effects if ORIGIN in node.meta]
+        # what depends on a tangent, or on a draw of the backward pass
         self.after_tangents = set(walk([*self.tangents, *self.late_effects], users_of))
+        # draws and checks of the forward, which run even if nothing uses them
         self.effects = [node for node in effects if node not in self.after_tangents]
+        # what the forward results need
         self.forward = self._list_forward()
         # what neither half needs is in none of them
         self.goals = [*self.late_effects, *nodes_among(self.gradients)]
+        # what the gradients need and the forward does not compute, so that it must run in the
+        # backward
         self.backward = set(walk(self.goals, inputs_of)) - set(self.forward)
 
     def _list_forward(self) -> list[fx.Node]:

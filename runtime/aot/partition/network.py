@@ -88,17 +88,15 @@ def _views_of_inputs(nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 class Network:
-    """Build the network of a joint graph, and cut it.
-
-    ``static``: inputs that cost nothing to save. ``allowed``: says which calls may be computed
-    again for nothing.
-    """
+    """Build the network of a joint graph, and cut it."""
 
     def __init__(
         self, parts: Parts, static: Collection[fx.Node], allowed: Callable[[fx.Node], bool]
     ) -> None:
         self.parts = parts
+        # inputs that cost nothing to save
         self.static = static
+        # which calls may be computed again for nothing
         self.allowed = {
             candidate: _costs_nothing(candidate, allowed) for candidate in parts.candidates
         }
