@@ -27,6 +27,7 @@ class Fault:
     """A kind of corruption of one transform's results, while one op is tested."""
 
     op: str
+    # the transform whose results are corrupted
     where: str
     kind: str
 
@@ -49,14 +50,16 @@ F = TypeVar("F", bound=AnyFault, covariant=True)
 
 @dataclass(frozen=True)
 class Finding(Generic[F]):
-    """The result for one fault: caught by a case, survived, or not applied because it changed
-    nothing.
-    """
+    """The result for one fault."""
 
     fault: F
+    # whether the fault changed anything; otherwise it proves nothing, and another is drawn
     applied: bool
+    # the cell that failed by the fault; None if the fault survived
     caught: str | None = None
+    # the failure of that cell, or why the fault was not applied
     why: str = ""
+    # the number of cells that were tried
     cells: int = 0
 
     def line(self) -> str:

@@ -34,14 +34,12 @@ WIDEST = ("float64", "complex128", "float32", "complex64", "bfloat16", "float16"
 
 @dataclass(frozen=True)
 class Reach:
-    """The rules that a cell runs, by name, each with the kinds of fault that would change its
-    result; and the seconds that the cell takes.
-
-    For a cell that does not pass, these are only the rules that refused.
-    """
+    """The rules that a cell runs, and the seconds that it takes."""
 
     key: str
     seconds: float
+    # By name, the kinds of fault that would change the result of a rule. For a cell that does not
+    # pass, these are only the rules that refused.
     rules: dict[str, frozenset[str]]
 
 

@@ -33,14 +33,13 @@ PATIENCE = 60.0  # seconds for one cell: a fault can make an iteration endless
 
 @dataclass(frozen=True)
 class Job:
-    """Work for a process.
+    """Work for a process of the audit."""
 
-    ``record`` runs the cells in `arguments` under a watch, ``try`` runs them with a fault until one
-    fails.
-    """
-
+    # ``record`` runs cells under a watch, ``try`` runs them with a fault until one fails
     what: str
+    # the keys of the cells
     arguments: tuple[str, ...]
+    # with `kind` the fault of ``try``
     rule: str = ""
     kind: str = ""
 

@@ -59,6 +59,7 @@ class Tally:
 class Rule:
     """How to compare: an explicit tolerance, and what is known of the reference."""
 
+    # explicit bounds, which are final; without them the dtype and the reference decide
     rtol: float | None = None
     atol: float | None = None
     numeric: bool = False  # NaN in the reference means "unknown"

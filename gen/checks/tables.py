@@ -50,7 +50,9 @@ class Cell:
     op: str
     dtype: str
     axes: Axes
+    # the smallest tier that has the cell
     tier: str
+    # the names of the entries that are about the cell
     known: tuple[str, ...]
 
     @property
@@ -129,7 +131,9 @@ class Cells:
     """All rows of one check, with its axes. `cases` attaches it to the test function."""
 
     rows: tuple[Row, ...]
+    # each axis with its words
     axes: tuple[tuple[str, tuple[str, ...]], ...]
+    # seconds that a cell may take
     timeout: float | None = None
 
     def at(self, tier: str) -> Iterator[Cell]:
@@ -267,12 +271,14 @@ def _validate_word(row: Row, word: str, axes: Sequence[tuple[str, tuple[str, ...
 
 @dataclass(frozen=True)
 class Family:
-    """The tables that a module's cases share: rows that need more than OpInfo, and the
-    known deviations."""
+    """The tables that a module's cases share."""
 
     name: str
+    # the rows that need more than OpInfo
     ops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # the known deviations, by name
     known: Mapping[str, Known] = field(default_factory=dict)
+    # seconds that a cell may take, unless its row or its check says otherwise
     timeout: float | None = None
 
     def limit(self, op: str, cells: Cells) -> float | None:

@@ -30,6 +30,7 @@ class Selection:
     op: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
     dtype: tuple[str, ...] = ()
+    # the ids of single cells; empty for all
     ids: frozenset[str] = frozenset()
 
     def narrowed(self) -> str:

@@ -76,12 +76,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a group: for each cell its outcome and its line of the results file, and the
-    entries that happened and might have.
-    """
+    """The outcome of a group."""
 
+    # for each cell its outcome and its line of the results file
     cells: tuple[tuple[str, str], ...]
+    # the entries that happened
     met: frozenset[str]
+    # the entries that a cell could have met, each with its place in the matrix
     active: Mapping[str, str]
     seconds: float
 

@@ -93,8 +93,11 @@ def _runs(args: argparse.Namespace, job: Job) -> list[Results]:
 class _Source:
     """What an argument names: a Python, or results that are there."""
 
+    # the argument as the user has it
     path: Path
+    # the results that are there already
     known: Sequence[Results] = ()
+    # the Python that is to make results, if it names one
     python: OtherPython | None = None
 
     def files(self, job: Job) -> Iterator[Path]:

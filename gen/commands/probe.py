@@ -187,12 +187,14 @@ def _plan(op: str, matrix: Path) -> Plan:
 
 @dataclass(frozen=True)
 class Seen:
-    """The result of one cell. `errors` are its distinct exceptions, as (class, pattern)."""
+    """The result of one cell."""
 
     check: str
+    # its dtype and the words of its axes
     word: str
     outcome: str
     why: str = ""
+    # its distinct exceptions, as (class, pattern)
     errors: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -183,12 +183,16 @@ class _Soak:
 
     target: str
     subjects: Sequence[Subject]
+    # the seed of the first process; each further one has the next
     number: int
+    # the time, by the monotonic clock, at which no further draw begins
     end: float
     out: Path
+    # the number of causes after which it ends
     most: int | None = None
     findings: dict[tuple[str, ...], Finding] = field(default_factory=dict)
     run_count: int = 0
+    # the number of draws that were no cells
     rejected: int = 0
 
     def run(self, seconds: float) -> None:

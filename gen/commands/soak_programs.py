@@ -158,10 +158,11 @@ class _Counts:
 
 @dataclass
 class _Soak:
-    """The process that runs programs, and what came of it. `next`: the number to go on with."""
+    """The process that runs programs, and what came of it."""
 
     plan: _Plan
     out: Path
+    # the number of the next program
     next: int
     entries: list[dict[str, Any]] = field(default_factory=list)
     counts: _Counts = field(default_factory=_Counts)

@@ -40,8 +40,10 @@ def sine_in_part(x: Any) -> Any:
 class Trial:
     """Cells of some ops under one pipeline, which need one word."""
 
+    # the word of the target's `lacks` without which the cells run
     word: str
     pipeline: str
+    # the reference
     against: str = "upstream"
     ops: Sequence[str] = ("torch.sin", "torch.mul")
     axes: Mapping[str, str] = field(default_factory=dict)

@@ -59,9 +59,11 @@ def is_own(path: str) -> bool:
 
 @dataclass
 class CellTrace:
-    """What a process has run and read: the units of each file, and why it may be more."""
+    """What a process has run and read."""
 
+    # the units of each file
     units: dict[str, list[str]] = field(default_factory=dict)
+    # why the process may have run or read more
     unknown: str = ""
 
 

@@ -36,12 +36,14 @@ Facts = dict[str, object]
 
 @dataclass
 class Overload:
-    """An overload, and who calls it: rows and checks, in the order of their names."""
+    """An overload, and who calls it."""
 
     name: str
     family: str
+    # why no cell has to call it, if there is a reason
     reason: Reason | None
     state: str
+    # rows and checks, in the order of their names
     callers: list[tuple[str, str]] = field(default_factory=list)
 
     def facts(self) -> Facts:

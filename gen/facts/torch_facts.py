@@ -213,12 +213,14 @@ def _replacements(objects: Iterable[object]) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Edit:
-    """A fact that changed. ``touches``: what of this project depends on it, as far as known."""
+    """A fact that changed."""
 
+    # the section of the file that has the fact
     section: str
     fact: str
     old: str
     new: str
+    # what of this project depends on it, as far as known
     touches: str = ""
 
     def __str__(self) -> str:

@@ -61,8 +61,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Statement:
-    """Lines of the program. `kind`: a word of the grammar's statements."""
+    """Lines of the program."""
 
+    # a word of the grammar's statements
     kind: str
     text: str
 

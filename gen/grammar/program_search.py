@@ -52,14 +52,13 @@ class Difference:
 
 @dataclass(frozen=True)
 class Finding:
-    """The smallest program of a difference, and the number of the program that it came from.
-
-    `words`: what the program has that not any program has.
-    """
+    """The smallest program of a difference."""
 
     program: Program
     difference: Difference
+    # the number of the program that it came from
     number: int
+    # what the program has that not any program has
     words: frozenset[str]
 
     def explains(self, words: frozenset[str], difference: Difference) -> bool:
@@ -78,6 +77,7 @@ class Search:
     levels: Sequence[Level]
     seed: int = 0
     findings: list[Finding] = field(default_factory=list)
+    # how many programs were drawn
     run: int = 0
     # How many programs torch or the model refused.
     refused: int = 0

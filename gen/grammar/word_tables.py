@@ -47,15 +47,13 @@ class CallKind:
 
 @dataclass(frozen=True)
 class Grammar:
-    """The words of each part of a program, with what they stand for.
-
-    `groups`: of statements, by their words. A statement that stands alone is its own group.
-    """
+    """The words of each part of a program, with what they stand for."""
 
     inputs: Mapping[str, InputKind]
     statements: Mapping[str, str]
     results: Mapping[str, str]
     calls: Mapping[str, CallKind]
+    # The groups of statements, by their words. A statement that stands alone is its own group.
     groups: Mapping[str, str]
 
 

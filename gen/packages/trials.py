@@ -90,8 +90,11 @@ class Trial:
     samples: list[Any] = field(default_factory=list)  # args, or args and kwargs
     dtypes: list[str] = field(default_factory=list)
     differentiable: bool = False
+    # whether it has derivatives in forward mode
     forward_ad: bool = False
+    # whether its gradients can be differentiated
     gradgrad: bool = False
+    # whether two calls on the same numbers give the same bits
     deterministic: bool = True
     is_rounded: bool = False  # to a dtype narrower than float64
     is_step: bool = False  # it has a gradient where its results do not move

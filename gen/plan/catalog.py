@@ -40,6 +40,7 @@ class Facts:
     """The facts of an op."""
 
     name: str
+    # the name of the op in torch's OpInfo database, with `variant` its entry there
     opinfo: str
     variant: str
     kind: str
@@ -47,6 +48,7 @@ class Facts:
     dtypes: tuple[str, ...]
     # the dtypes for which torch differentiates it
     differentiable: tuple[str, ...]
+    # further facts that checks may require, such as ``forward_ad``
     facts: tuple[str, ...]
 
 

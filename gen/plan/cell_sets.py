@@ -77,16 +77,16 @@ class TierCells:
 
 @dataclass(frozen=True)
 class Choice:
-    """A tier, or a part of one, with its columns and ops as bits, and its limits with their
-    columns.
-
-    `path` is its place in the matrix.
-    """
+    """A tier, or a part of one."""
 
     spec: Part
+    # its place in the matrix
     path: ops_.Path
+    # the columns that its filters leave, one bit for each
     columns: int
+    # the ops that its filters leave, one bit for each
     ops: int
+    # its limits, each with the columns that it is about
     limits: list[tuple[Limit, int]]
 
     def has(self, op: int, column: int) -> bool:

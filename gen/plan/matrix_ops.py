@@ -41,11 +41,15 @@ class Op:
     family: str
     # the place in the matrix that names the op
     path: Path
+    # what checks may require of an op, such as ``forward_ad``
     facts: frozenset[str]
+    # the dtypes that the op takes
     dtypes: frozenset[str]
     differentiable: frozenset[str]
+    # the dtypes to which the row or its family restricts it; None for all
     asked: frozenset[str] | None
     checks: tuple[str, ...]
+    # globs of checks that the op has not, of its family and its row
     not_checks: tuple[str, ...]
     # the facts that run time needs beyond OpInfo
     row: dict[str, Any]

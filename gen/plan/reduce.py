@@ -28,13 +28,15 @@ Column = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many t-tuples of factor values occur in valid cells, and how many of these occur in
-    chosen cells.
-    """
+    """How completely the chosen cells cover combinations of factor values."""
 
+    # the number of factors in a combination
     t: int
+    # how many combinations occur in valid cells
     tuples: int
+    # how many of these occur in chosen cells
     covered: int
+    # the number of chosen cells
     cells: int
     valid_cells: int
 

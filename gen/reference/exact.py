@@ -51,13 +51,12 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A sum of terms ``count · Π inputs · ∂^orders f``. `orders` counts the derivatives by each
-    argument of `f`.
+    """A sum of terms ``count · Π inputs · ∂^orders f``."""
 
-    Inputs in a product are cotangents and tangents: a term is linear in each.
-    """
-
+    # By inputs and orders the count. The inputs are cotangents and tangents, and a term is linear
+    # in each. Orders count the derivatives by each argument of `f`.
     terms: Counter[Key]
+    # the places of the arguments of `f` among the inputs
     arguments: tuple[int, ...]
 
     def by(self, place: int) -> Polynomial:
@@ -388,11 +387,12 @@ def _value(f: Callable[..., Any], *args: Any) -> Any:
 
 @dataclass
 class _Store:
-    """Partial derivatives of one op, and reasons where there is none. A file holds
-    them between runs."""
+    """Partial derivatives of one op, in a file between runs."""
 
     path: Path
+    # by order and point the number, or the reason why there is none
     known: dict[str, float | str]
+    # whether the file has to be written again
     changed: bool = False
 
     def write(self) -> None:

@@ -240,11 +240,14 @@ def _parameters(sample: Called, rule: Pointwise) -> list[int]:
 
 @dataclass
 class _Rows:
-    """How a call takes rows out of an array: along which dimensions, and whether they stay."""
+    """How a call takes rows out of an array."""
 
     line: Line
+    # the dimensions along which a row lies
     axes: tuple[int, ...]
+    # whether these dimensions stay, with size 1
     keepdim: bool
+    # further arguments of the rule of a row
     options: dict[str, Any]
 
 

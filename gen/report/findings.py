@@ -33,7 +33,9 @@ class Finding:
     severity: Severity
     outcome: str
     op: str
+    # the message of the failure
     why: str
+    # the line of user code that raised it
     frame: str
     # Node and address of the first cells.
     cells: Sequence[tuple[str, str]]
@@ -41,10 +43,13 @@ class Finding:
     more: int
     # The cell with the shortest program. The page shows its sides, program and history.
     example: CellResult
+    # how long the cell has failed, in words
     since: str
     # Run and outcome of the example in earlier runs, oldest first.
     history: Sequence[tuple[str, str]]
+    # the command that runs the cell again
     command: str
+    # a stand-alone program that shows the failure
     script: str
     lines: str
 

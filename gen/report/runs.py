@@ -43,9 +43,13 @@ class Differences:
     table: Sequence[tuple[tuple[str, ...], int]]
     # the common cells whose outcomes differ
     cells: Sequence[tuple[CellResult, ...]]
+    # the number of cells that differ, of which `cells` may list a part
     differing: int
+    # for each run the number of cells that it alone has
     only: tuple[int, ...]
+    # for each run the seconds of the common cells
     seconds: tuple[float, ...]
+    # the number of cells that all runs have
     common: int
 
 

@@ -103,24 +103,33 @@ class Share:
 class View:
     """The data of one run for the template."""
 
+    # the prefix of ids on the page, such as ``run0``
     key: str
     title: str
     settings: Mapping[str, Any]
     versions: str
+    # the number of cells by outcome, the worst outcome first
     counts: Sequence[tuple[str, int]]
     complete: bool
+    # seconds of the whole run, if it came to its end
     wall: float | None
+    # milliseconds per cell
     mean: float
     ops: int
     checks: int
     severities: Sequence[tuple[Severity, int]]
     findings: Sequence[tuple[Severity, Sequence[Finding]]]
+    # (reason, cells, ops, checks, entries) of the expected failures, most frequent first
     reasons: Sequence[tuple[str, int, int, str, str]]
     skipped: Sequence[tuple[str, int]]
+    # (check, reason, cells) of what the target lacks
     lacking: Sequence[tuple[str, str, int]]
     slowest: Sequence[CellResult]
+    # the time by family, and by check
     shares: Sequence[tuple[str, Sequence[Share]]]
+    # the entries of which no cell happened as they say
     never: Sequence[str]
+    # the grid of ops and checks, as JSON for the script of the page
     data: str
 
 

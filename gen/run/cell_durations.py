@@ -28,10 +28,13 @@ _LEAST = 1e-5  # seconds
 
 @dataclass(frozen=True)
 class Durations:
-    """Seconds of a check, factors of ops, and the mean seconds of a family's cells."""
+    """Expected times of cells."""
 
+    # the mean seconds of a cell, by check
     checks: Mapping[str, float] = field(default_factory=dict)
+    # factors by which cells of an op take longer than the mean of their check
     ops: Mapping[str, float] = field(default_factory=dict)
+    # the mean seconds of a family's cells
     families: Mapping[str, float] = field(default_factory=dict)
 
     def cell(self, check: str, op: str) -> float:

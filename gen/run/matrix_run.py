@@ -49,13 +49,18 @@ class Run:
 
     settings: Settings
     tier: str
+    # the number of the one sample to run, or None
     sample: int | None
     all_samples: bool
     shard: Shard
     results: Path
+    # the options that leave out cells, as text; empty if the run has all of its tier
     narrowed: str
+    # seconds that a cell may take, whatever the matrix says
     timeout: float | None
+    # which cells belong to this process, if the run is divided
     sharding: Sharding | None = None
+    # runs the cells in processes of their own
     runner: Runner | None = None
     absent: str = ""
     """Why the device is not available: every cell is then skipped."""

@@ -20,13 +20,15 @@ __all__ = ["Verdict", "attempt", "brief", "settle"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of one case: a word, a line that says why, the failures to show, and the entries
-    that happened.
-    """
+    """The outcome of one case."""
 
+    # a word of the outcomes
     outcome: str
+    # one line, which reports show
     why: str = ""
+    # the failures to show
     failures: tuple[SampleFailure, ...] = ()
+    # the names of the entries that happened
     happened: tuple[str, ...] = ()
 
     @property

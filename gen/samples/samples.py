@@ -45,6 +45,7 @@ class Op:
     out: Apply | None = None  # takes out=
     reference: Apply | None = None  # on tensors
     numpy_reference: Callable[[Any], Any] | None = None  # on an OpInfo SampleInput
+    # the entry of torch's OpInfo database, if there is one
     info: OpInfo | None = None
     former_name: str | None = None  # its samples are those that it had under this name
 

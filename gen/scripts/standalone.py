@@ -86,11 +86,10 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Script:
-    """The text of a program. `differs`: whether it printed two different values when it was run, or
-    an error.
-    """
+    """The text of a program."""
 
     text: str
+    # whether it printed two different values when it was run, or an error
     differs: bool
 
 

@@ -43,14 +43,13 @@ _ASKING = {
 
 @dataclass
 class Line:
-    """A line ``name = expression``, or the definition of a function.
-
-    `pure`: whether the expression may stand at a later place.
-    """
+    """A line ``name = expression``, or the definition of a function."""
 
     name: str
     expression: str
+    # whether the expression may stand at a later place
     pure: bool = True
+    # whether `expression` is the rest of a definition
     defines: bool = False
 
     def __str__(self) -> str:

@@ -35,7 +35,9 @@ class Entry:
     dtypes: frozenset[str]
     # Of the inputs.
     layout: str = "contiguous"
+    # the entry that expects an error; None for an exclusion or a tolerance
     error: Known | None = None
+    # rtol and atol that the matrix allows
     tolerance: tuple[float, float] = (0.0, 0.0)
 
     def covers(self, dtype: str, stages: Sequence[str]) -> bool:
@@ -70,6 +72,7 @@ class Draw:
     # Outermost first.
     stages: tuple[str, ...]
     layout: str = "contiguous"
+    # whether the inputs have the values of the word ``extreme``
     extreme: bool = False
     numbers: str = "as given"
     # Its place among the samples of the op by size.

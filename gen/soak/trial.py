@@ -38,8 +38,10 @@ class Failure:
     """What a target did wrong."""
 
     draw: Draw
+    # the reference with which the target was compared
     word: str
     error: Exception
+    # the comparison, which can write a script
     comparison: Comparison
 
     @property

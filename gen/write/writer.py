@@ -27,13 +27,13 @@ PATTERN = "test_*.py"
 
 @dataclass(frozen=True)
 class Changes:
-    """How a directory differs from the modules of the matrix. `edited`: the files that were
-    changed by hand."""
+    """How a directory differs from the modules of the matrix."""
 
     added: tuple[str, ...]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
     unchanged: tuple[str, ...]
+    # the files that were changed by hand
     edited: tuple[str, ...]
 
     def __bool__(self) -> bool:

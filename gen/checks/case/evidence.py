@@ -26,12 +26,15 @@ class Evidence:
     """Count what the samples of a case compare, and collect why some compare nothing."""
 
     axes: Axes
+    # the names of the references of the check
     references: Sequence[str]
     # Whether an entry says that all results are zero.
     vanishes: bool
     # Whether tensors of the device have no numbers.
     is_meta: bool
+    # counts over all samples
     tally: Tally = field(default_factory=Tally)
+    # a dictionary for its order: each reason once, the first one first
     reasons: dict[str, None] = field(default_factory=dict)
 
     def note_reason(self, reason: object) -> None:

@@ -66,7 +66,9 @@ class Comparison:
     program: Program
     # The transforms, innermost first.
     stages: Sequence[str]
+    # the words of the cell
     axes: Axes
+    # how results and reference are compared
     rule: Rule
     # Describes the program in messages.
     label: str

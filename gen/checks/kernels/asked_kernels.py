@@ -41,14 +41,14 @@ class Fault:
 
 @dataclass
 class Asked:
-    """What came of calls: how many there were, their faults, and which took too long.
+    """The outcome of calls of a kernel."""
 
-    `left_out`: how many calls were not made, since the kernel has ended too many processes.
-    """
-
+    # the number of calls
     count: int = 0
     faults: list[Fault] = field(default_factory=list)
+    # calls that took too long
     slow: list[KernelCall] = field(default_factory=list)
+    # the number of calls that were not made, since the kernel has ended too many processes
     left_out: int = 0
 
     def by_text(self) -> dict[str, list[str]]:

@@ -50,7 +50,9 @@ class Parameter:
     name: str
     # Its type in the schema, such as `Optional[int]`.
     kind: str
+    # whether only a keyword passes it
     by_name: bool = False
+    # whether the kernel writes to it
     is_written: bool = False
     has_default: bool = False
     # The length of a list, if the schema gives one.

@@ -35,12 +35,12 @@ _NUMBERS = (bool, int, float, complex)  # in the order of their categories, see 
 
 @dataclass(frozen=True)
 class Conversion:
-    """A value as another overload takes it, and what the plain call gets in its place.
+    """A value as another overload takes it, and what the plain call gets in its place."""
 
-    The number of a tensor is its first element, so that the plain call gets only that one.
-    """
-
+    # what the other overload takes
     value: object
+    # What the plain call gets. The number of a tensor is its first element, so that the plain call
+    # gets only that one.
     original: object
 
 

@@ -47,7 +47,9 @@ class _Row:
     For `[x, y, x]` the single calls have x, y and x. For one number they have that number each.
     """
 
+    # the argument of the call with lists
     value: object
+    # the argument of each single call
     elements: Sequence[object]
 
     @classmethod

@@ -39,6 +39,7 @@ class Side:
 
     name: str
     run: Run
+    # whether its results have shapes and dtypes, but no values
     kinds_only: bool = False
 
     def takes(self, call: Call) -> bool:

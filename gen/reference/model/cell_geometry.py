@@ -24,6 +24,7 @@ class Geometry:
     """Which cells are the elements of a tensor, in the order of its elements."""
 
     shape: Shape
+    # in cells, of which an element of a complex tensor has two
     strides: Shape
     offset: int = 0
 

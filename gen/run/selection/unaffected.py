@@ -25,13 +25,16 @@ _SETTLED = frozenset(("passed", "xfailed", "skipped", "lacking", "not covered"))
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs from a commit: the facts that do not hold, and why every cell runs."""
+    """What differs from a commit."""
 
     repository: str
+    # what the user calls the commit
     name: str
     commit: str
     environment: str
+    # the numbers of the facts that do not hold any more
     stale: tuple[int, ...] = ()
+    # why every cell runs; empty if some may be left out
     everything: str = ""
     files: int = 0  # that differ
 

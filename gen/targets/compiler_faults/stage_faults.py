@@ -45,6 +45,7 @@ class Stage:
     # Torch looks the function up as this attribute of the owner.
     owner: Any
     attribute: str
+    # by kind the function that makes a mistaken one of the original
     faults: Mapping[str, Fault]
     # Tells by the arguments and the result of a call which mistakes would change anything. None if
     # all may.
