@@ -4,9 +4,9 @@ A :class:`Program` is a function of flat inputs and the inputs to run it on. It 
 any target. Each stage maps a program to a program: ``vmap . vjp`` of ``torch.sin`` is
 ``vjp(torch.sin)``, then ``vmap[0,0](vjp(torch.sin))``.
 
-A stage needs facts about its function: shapes of outputs, and which of them are differentiable.
-They are observed once on the reference, so the target has no influence on what it is asked. The
-same code then builds the pipeline over target and reference.
+A stage needs facts about its function: the shapes of its outputs, and which of them are
+differentiable. They are observed once on the reference, so the target cannot influence what it is
+asked. The same code then builds the pipeline over target and reference.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ class Program:
 
     @cached_property
     def observed(self) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
-        """Return the outputs on the reference, and for each whether it depends differentiably on
-        the differentiable inputs.
+        """Return the outputs on the reference, and a flag for each of them.
+
+        The flag says whether the output depends differentiably on the differentiable inputs.
         """
         reference = Loop()
         with seeded(self.seed), warnings.catch_warnings():
@@ -76,14 +77,16 @@ class Program:
             return reference.observe(self.over(reference), self.inputs, self.differentiable)
 
     def on_reference(self, change: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, ...]:
-        """Return the outputs over the loop reference, computed once for each `change` of the
-        inputs.
+        """Return the outputs over the loop reference.
+
+        They are computed once for each `change` of the inputs.
         """
         if change not in self._results:
             reference = Loop()
             inputs = self.inputs if change is None else tuple(map(change, self.inputs))
             with seeded(self.seed), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # warnings of plain torch are not about the target
+                # Warnings of plain torch are not about the target.
+                warnings.simplefilter("ignore")
                 self._results[change] = tuple(self.over(reference)(*inputs))
         return self._results[change]
 
@@ -118,11 +121,12 @@ class Program:
 
     def drawn_like(self, tensors: Sequence[Tensor], what: str) -> tuple[Tensor, ...]:
         """Draw seeded normal tensors: cotangents or tangents."""
-        # The former name of a row that moved, so that its cotangents stay what they were.
+        # A row that moved keeps its cotangents, since its former name seeds them.
         source = generator(self.seed, by_former_names(self.label), what)
         drawn = []
         for tensor in tensors:
-            # in double precision on the CPU, so that the numbers are the same for every dtype
+            # Drawn in double precision on the CPU, the numbers are the same for every dtype and
+            # device.
             wide = torch.complex128 if tensor.is_complex() else torch.float64
             numbers = torch.randn(tensor.shape, dtype=wide, generator=source)
             drawn.append(numbers.to(tensor.dtype).to(tensor.device))
@@ -139,8 +143,9 @@ def widened(x: Tensor) -> Tensor:
 
 
 def nudged(x: Tensor) -> Tensor:
-    """Return `x` with every floating or complex element off by about an ulp, up and down in
-    turn.
+    """Return `x` with every floating or complex element off by about an ulp.
+
+    Elements are off up and down in turn.
     """
     if not is_inexact(x.dtype):
         return x
@@ -158,8 +163,8 @@ def restricted(
 ) -> Flat:
     """Return `f` as a function of the inputs at `places`, which returns the outputs at `outputs`.
 
-    Other inputs are fixed at `values`. `total`: how many outputs `f` has, if it may have another
-    number of them for inputs of another size. Then it raises Unsuitable.
+    Other inputs are fixed at `values`. `total` is the number of outputs that `f` has to have. It
+    may have another number for inputs of another size, and then the result raises Unsuitable.
     """
 
     def g(*some: object) -> Values:
@@ -209,7 +214,7 @@ def batched(
     `inputs` are batched at `in_dims`, and outputs at `out_dims`, or at 0.
     """
     over = program.over
-    # The label seeds what is drawn for the program. So it does not change for the usual out_dims.
+    # The label seeds what is drawn for the program, so it does not change for the usual out_dims.
     dims = _show(in_dims)
     if out_dims is not None:
         dims += f" to {_show(out_dims)}"
@@ -229,8 +234,9 @@ def _show(dims: Dims) -> str:
 
 
 def _reverse(name: str, program: Program) -> Program:
-    """Return ``vjp`` or ``backward`` of `program`. Cotangents become inputs, and gradients are the
-    outputs.
+    """Return ``vjp`` or ``backward`` of `program`.
+
+    Cotangents become inputs, and gradients are the outputs.
     """
     active, results, count = program.active_inputs, program.active_outputs, len(program.inputs)
     # Only outputs with a derivative get a cotangent, and only inputs with one get a gradient.
@@ -259,7 +265,7 @@ def _forward_mode(name: str, program: Program) -> Program:
     Tangents become inputs, and outputs with their tangents are the outputs.
     """
     active, results, count = program.active_inputs, program.active_outputs, len(program.inputs)
-    # one tangent for each input that has a derivative
+    # Each input that has a derivative gets a tangent.
     tangents = program.drawn_like([program.inputs[place] for place in active], "tangents")
 
     def over(target: Target) -> Flat:
@@ -329,8 +335,9 @@ def _jacobian(name: str) -> Callable[[Program], Program]:
 
 
 def cornered(program: Program, name: str) -> Program:
-    """Return `program`, or a corner of it if its Jacobian or Hessian (`name`) has more than
-    :data:`JACOBIAN_LIMIT` entries.
+    """Return `program`, or a corner of it if its derivative is too large.
+
+    `name` is that of the derivative, which may have at most :data:`JACOBIAN_LIMIT` entries.
     """
     if _jacobian_size(program, name) <= JACOBIAN_LIMIT:
         return program
@@ -360,8 +367,7 @@ def _corner(program: Program) -> Program:
                 x = program.inputs[place]
                 if not isinstance(values[place], torch.Tensor):
                     raise Lacking("a large Jacobian is that of a corner, which torch.cat puts back")
-                # The other elements are constants: what is batched outside differs in the corner
-                # alone.
+                # The other elements are constants, so a batch outside differs only in the corner.
                 rest = x.reshape(-1)[CORNER:].to(values[place].device)
                 full[place] = torch.cat([values[place], rest]).reshape(x.shape)
             return tuple(output.reshape(-1)[:CORNER] for output in f(*full))
@@ -477,14 +483,15 @@ def run_target(
 
     With a `place`, the target runs there, and the results are tensors of its device.
 
-    Warnings that the plain op gives too are ignored, with symbols in place of numbers, as a trace
-    warns of symbolic sizes. So are warnings of kernels about speed, deprecation and buffers, which
-    depend on layout and form. Any other warning is an error under pytest."""
+    Warnings that the plain op gives too are ignored. So are warnings of kernels about speed,
+    deprecation and buffers, which depend on layout and form. Any other warning is an error under
+    pytest.
+    """
     with seeded(program.seed), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_OF_KERNELS, category=UserWarning)
-        # only what the plain op warns of too
+        # The target may give the warnings of the plain op, and no others.
         for message, category in sample.facts.warnings:
-            # a number, or a symbol such as s77 or u0
+            # In place of a number, a trace has a symbol such as s77 or u0.
             pattern = re.sub(r"\d+", r"[su]?\\d+", re.escape(message))
             warnings.filterwarnings("ignore", message=pattern, category=category)
         # A target with values of its own converts inputs and results around the whole.
@@ -501,8 +508,10 @@ def run_target(
 
 
 def _results_of(target: Target, results: Any) -> Outputs:
-    """Return the results as a tuple. Raises TypeError if one is no tensor of torch, which nothing
-    could be compared with."""
+    """Return the results as a tuple.
+
+    Raises TypeError if one is no tensor of torch, because nothing could be compared with it.
+    """
     for place, x in enumerate(results):
         if not isinstance(x, torch.Tensor):
             kind = f"{type(x).__module__}.{type(x).__qualname__}"

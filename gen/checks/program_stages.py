@@ -49,7 +49,7 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
     factors than the first.
     """
     results, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
-    # the inputs with cotangents after them, as `vjp` draws them
+    # The inputs have cotangents after them, as `vjp` draws them.
     inputs = extend(program, "vjp").inputs
 
     def over(target: Target) -> Flat:
@@ -58,7 +58,7 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
         def with_random_factors(*values: object) -> Values:
             products = []
             for y in inner(*values):
-                # of the CPU, as each device draws others
+                # Each device draws other numbers, so all factors come from the CPU.
                 factors = torch.rand(y.shape, dtype=torch.float64, device="cpu")
                 products.append(y * factors.to(y))
             return tuple(products)
@@ -84,10 +84,12 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
 
 
 def session(program: Program) -> Program:
-    """Return outputs and gradients of `program` in a session. Outputs that have no gradient on
-    the reference are compared too."""
+    """Return outputs and gradients of `program` in a session.
+
+    Outputs that have no gradient on the reference are compared too.
+    """
     results, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
-    # the inputs with cotangents after them, as `vjp` draws them
+    # The inputs have cotangents after them, as `vjp` draws them.
     inputs = extend(program, "vjp").inputs
 
     def over(target: Target) -> Flat:
@@ -111,7 +113,7 @@ def _as_leaves(values: Sequence[Tensor], flags: Sequence[bool]) -> list[Tensor]:
     leaves = []
     for value, flag in zip(values, flags, strict=True):
         if flag:
-            # A clone with the strides of the input, as the axis `layout` may be about them.
+            # The axis `layout` may be about strides, so the clone has those of the input.
             value = clone_with_strides(value.detach()).requires_grad_()
         leaves.append(value)
     return leaves
@@ -159,8 +161,10 @@ def functional(name: str, program: Program) -> Program:
 
 
 def whole(stage: str, program: Program, axes: Axes) -> Program:
-    """Return `stage` of `program`, by the axes that the stage has. A captured graph with
-    ``run: jitted`` is jitted itself."""
+    """Return `stage` of `program`, by the axes that the stage has.
+
+    A captured graph with ``run: jitted`` is jitted itself.
+    """
     if stage == "per_sample":
         if axes.of is None:
             return per_sample.gradients(program, axes)
@@ -204,10 +208,11 @@ def compiled(program: Program, axes: Axes) -> Program:
                 elif variation is not None:
                     others = tuple(vary(x, 1, variation) for x in values)
                 f(*laid_out(others, layout))
-            # no program that is captured may set the state of a generator
+            # No program that is captured may set the state of a generator.
             if axes.jitted:
                 return f(*values)
-            with seeded(program.seed):  # the first call may have drawn too
+            # The first call may have drawn numbers, so the generator is seeded once more.
+            with seeded(program.seed):
                 return f(*values)
 
         return g
@@ -218,9 +223,11 @@ def compiled(program: Program, axes: Axes) -> Program:
 
 
 def _without_writes(program: Program) -> Program:
-    """Return `program` on copies of the arguments to which it writes, for the reference. The
-    copies are results."""
-    # `replace` would share the dictionary of results, and these are of another function.
+    """Return `program` on copies of the arguments to which it writes, for the reference.
+
+    The copies are results.
+    """
+    # `replace` would share the dictionary of results, which belong to the other function.
     return replace(
         program,
         over=lambda target: on_copies(program.over(target), program.written),
@@ -233,8 +240,8 @@ def _capture(stage: str, program: Program, dynamic: bool, layout: str, jitted: b
     """Return `program` as a captured graph, which runs on other values than it was captured on."""
     capture = {"trace": "trace", "aot.export": "export", "aot.saved": "saved"}[stage]
     pure = _without_writes(program)
-    # A program that halves a size of 2 or 3 gets 1, which torch makes a constant of the graph even
-    # where sizes are symbols.
+    # A program that halves a size of 2 or 3 gets 1. Torch makes 1 a constant of the graph, even
+    # where sizes are symbols. So sizes below 4 are not doubled.
     groups = [other_values(pure), *other_sizes(pure, dynamic, least=4)]
     count = len(program.inputs)
 
@@ -249,13 +256,14 @@ def _capture(stage: str, program: Program, dynamic: bool, layout: str, jitted: b
             results: list[Any] = []
             for k in range(len(groups)):
                 group = values[k * count : (k + 1) * count]
-                # the first group has the sizes of the capture
+                # The first group has the sizes of the capture, which no guard can refuse.
                 if k and not _guards_hold(replay, group):
                     raise Unsuitable(
                         "by its guards the graph is not for another size: "
                         "the program takes a size as a number"
                     )
-                with seeded(program.seed):  # the capture may have drawn too
+                # The capture may have drawn numbers, so the generator is seeded once more.
+                with seeded(program.seed):
                     results += run(*group)
             return tuple(results)
 
@@ -278,8 +286,10 @@ def _require_graph(replay: object) -> None:
 
 
 def _guards_hold(replay: Any, values: Sequence[Tensor]) -> bool:
-    """Return whether a graph is for these values. make_fx notes conditions on sizes in
-    ``shape_env``, and leaves it to its caller to ask."""
+    """Return whether a graph is for these values.
+
+    make_fx notes conditions on sizes in ``shape_env``, and leaves it to its caller to ask.
+    """
     shape_env = getattr(replay, "shape_env", None)
     if shape_env is None:
         return True
@@ -289,16 +299,16 @@ def _guards_hold(replay: Any, values: Sequence[Tensor]) -> bool:
 
 
 def _joint(program: Program, axes: Axes) -> Program:
-    """Return outputs and gradients of `program` by its joint graph, which runs on other values than
-    it was captured on."""
-    results_with_gradients, flags, count = (
-        program.active_outputs,
-        program.differentiable,
-        len(program.inputs),
-    )
-    _ = program.active_inputs  # raises Unsuitable if nothing is differentiable
+    """Return outputs and gradients of `program` by its joint graph.
+
+    The graph runs on other values than it was captured on.
+    """
+    results_with_gradients, flags = program.active_outputs, program.differentiable
+    count = len(program.inputs)
+    # It raises Unsuitable if no input is differentiable.
+    _ = program.active_inputs
     groups = [other_values(program), *other_sizes(program, axes.dynamic)]
-    # of each group, the inputs with the cotangents of the outputs after them
+    # The inputs of each group have the cotangents of its outputs after them.
     extended = []
     for group in groups:
         of_group = Program(program.over, group, flags, program.seed, program.label)
@@ -320,7 +330,7 @@ def _joint(program: Program, axes: Axes) -> Program:
                 middle = start + count
                 primals = _as_leaves(values[start:middle], flags)
                 cotangents = values[middle : middle + len(results_with_gradients)]
-                # no program that is captured may set the state of a generator
+                # No program that is captured may set the state of a generator.
                 with nullcontext() if axes.jitted else seeded(program.seed):
                     outputs, gradients = replay(primals, cotangents)
                 results += [*outputs, *gradients]
@@ -334,13 +344,18 @@ def _joint(program: Program, axes: Axes) -> Program:
 
 
 def _on_devices_of(values: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return `inputs`, each on the device of its value. Values behind these are of other groups."""
+    """Return `inputs`, each on the device of its value.
+
+    Further values belong to other groups.
+    """
     return tuple(x.to(value.device) for x, value in zip(inputs, values, strict=False))
 
 
 def other_values(program: Program) -> tuple[Tensor, ...]:
-    """Return inputs of the same shapes with other values that the reference accepts, the inputs
-    themselves if it accepts none."""
+    """Return inputs of the same shapes with other values that the reference accepts.
+
+    Return the inputs themselves if it accepts no others.
+    """
     variation = _variation(program)
     if variation is None:
         return program.inputs
@@ -348,8 +363,10 @@ def other_values(program: Program) -> tuple[Tensor, ...]:
 
 
 def _variation(program: Program) -> int | None:
-    """Return the number of a variation of the inputs that the reference accepts, and for which its
-    outputs have the same shapes. None if there is none."""
+    """Return the number of a variation of the inputs that the reference accepts.
+
+    The outputs keep their shapes. It is None if there is no such variation.
+    """
     for variation in VARIATIONS:
         inputs = tuple(vary(x, 1, variation) for x in program.inputs)
         outputs = _outputs_on_reference(program, inputs)
@@ -362,9 +379,11 @@ def _variation(program: Program) -> int | None:
 
 
 def other_sizes(program: Program, dynamic: bool, least: int = 2) -> list[tuple[Tensor, ...]]:
-    """Return inputs in which every dimension of one size n >= `least` has become 2n: one
-    set, or none. The number of results does not change."""
-    # one size, wherever it occurs: dimensions that are equal may have to stay equal
+    """Return inputs in which every dimension of one size n >= `least` has become 2n.
+
+    There is one set of inputs, or none. The number of results does not change.
+    """
+    # Dimensions that are equal may have to stay equal, so a size is doubled wherever it occurs.
     size = _doubling(program, least) if dynamic else None
     if size is None:
         return []
@@ -373,7 +392,7 @@ def other_sizes(program: Program, dynamic: bool, least: int = 2) -> list[tuple[T
 
 def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
     """Return `inputs` of :func:`other_sizes` at twice their size once more: one set, or none."""
-    # The size that was doubled is not passed on: it is where the two differ.
+    # The size that was doubled is the one in which the two sets differ.
     sizes = chain.from_iterable(x.shape for x in program.inputs)
     doubled_sizes = chain.from_iterable(x.shape for x in inputs)
     pairs = zip(sizes, doubled_sizes, strict=True)
@@ -386,8 +405,10 @@ def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Te
 
 
 def _doubling(program: Program, least: int = 2) -> int | None:
-    """Return the largest size n >= `least` such that the reference accepts 2n in its place. None if
-    there is none."""
+    """Return the largest size n >= `least` such that the reference accepts 2n in its place.
+
+    It is None if there is no such size.
+    """
     sizes = set(chain.from_iterable(x.shape for x in program.inputs))
     for size in sorted(sizes, reverse=True):
         if size < least:
@@ -401,9 +422,9 @@ def _doubling(program: Program, least: int = 2) -> int | None:
 def _double(x: Tensor, size: int) -> Tensor:
     """Return `x` with 2n for each dimension of size n.
 
-    Its order in memory stays, because a graph may have a condition on strides. Indices of which
-    none occurs twice stay so: those of the second half are larger by n.
+    Its order in memory stays, because a graph may have a condition on strides.
     """
+    # Each index of a permutation must occur once, so those of the second half are larger by n.
     if _has_distinct_indices(x, size):
         return torch.cat([x, x + size])
     doubled = x
@@ -428,7 +449,7 @@ def _has_distinct_indices(x: Tensor, size: int) -> bool:
 def _outputs_on_reference(
     program: Program, inputs: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...] | None:
-    """Return the outputs of `program` for `inputs`, None if the reference refuses them."""
+    """Return the outputs of `program` for `inputs`, or None if the reference refuses them."""
     reference = Loop()
     try:
         with seeded(program.seed):
@@ -444,11 +465,11 @@ def _outputs_on_reference(
 
 
 def of(program: Program, axes: Axes) -> Program:
-    """Return `program` with its parts compiled, by the axes ``shapes``, ``partition``, ``by`` and
-    ``cuts``. A reference compiles nothing.
+    """Return `program` with its parts compiled, by ``shapes``, ``partition``, ``by`` and ``cuts``.
 
-    With ``cuts: loaded`` it runs twice. The first run leaves its partitions in a folder, and the
-    second one has to find them all there."""
+    A reference compiles nothing. With ``cuts: loaded`` the program runs twice. The first run leaves
+    its partitions in a folder, and the second one has to find them all there.
+    """
 
     def over(target: Target) -> Flat:
         f = program.over(target)
@@ -482,7 +503,7 @@ def of(program: Program, axes: Axes) -> Program:
 
 
 def _compile(target: Compiling, axes: Axes, cache: object) -> Compile:
-    """Return what compiles a part for its example arguments, by the axes."""
+    """Return the function that compiles a part for its example arguments, by the axes."""
 
     def make(f: Part, examples: tuple[object, ...]) -> Part:
         return target.part(

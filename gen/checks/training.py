@@ -1,10 +1,11 @@
 """Train a model by a few steps of unmodified torch code, and compare each of them.
 
 The model is an op. Its first differentiable input is data, and so is each input without a
-derivative. The others are its parameters: of ``linear(x, weight, bias)``, `weight` and `bias`
-learn. If one input alone is differentiable, that is the parameter. Each step gets other data and
-other labels. Results are what the step returns, and then parameters, gradients, buffers, the state
-and learning rates of optimizers, by name.
+derivative. The other inputs are its parameters. For example, `weight` and `bias` of
+``linear(x, weight, bias)`` learn. If only one input is differentiable, it is the parameter.
+
+Each step gets other data and other labels. Its results have names. They are what the step returns,
+and then parameters, gradients, buffers, and the states and learning rates of optimizers.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def trained(program: Program, axes: Axes) -> Program:
     batches = []
     for number, of_step in enumerate(_data(program, data, count, kind)):
         batches.append((*of_step, *_labels(program, of_step, data, number, kind)))
-    # of the reference's results; what a target lacks of them is empty, and what it has in
-    # addition to them comes last
+    # The names of the reference's results. A result that a target lacks is empty, and a result
+    # that only the target has comes last.
     names: list[str] = []
 
     def over(target: Target) -> Flat:
@@ -133,8 +134,9 @@ def _merge(
 def _data(
     program: Program, data: Sequence[int], count: int, kind: str
 ) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the data of each step: that of the sample, varied, and for `resized` of other sizes
-    along dimension 0.
+    """Yield the data of each step, which are variations of the sample's data.
+
+    For `resized` they have other sizes along dimension 0.
     """
     data_of_sample = tuple(program.inputs[place] for place in data)
     if kind == "resized" and not any(x.ndim and len(x) > 1 for x in data_of_sample):
@@ -178,7 +180,7 @@ def _repeat(x: Tensor, times: int) -> Tensor:
 def _outputs(
     program: Program, values_of_data: Sequence[Tensor], data: Sequence[int]
 ) -> tuple[Tensor, ...] | None:
-    """Return the results of the reference for other data; None if it refuses them."""
+    """Return the results of the reference for other data, or None if it refuses them."""
     data_by_place = dict(zip(data, values_of_data, strict=True))
     inputs = [data_by_place.get(place, x) for place, x in enumerate(program.inputs)]
     try:
@@ -230,7 +232,7 @@ def _train(
     results: list[Named] = []
     state, parameters = trainer.state, trainer.parameters
     for number, batch in enumerate(batches):
-        # The tensors of before, whose memory the call takes.
+        # The call takes the memory of these tensors, which is a result of the step too.
         donated = state
         if ran.locked():
             ran.release()
@@ -246,7 +248,7 @@ def _train(
         trainer.between(number)
     if jitted and target.name != "loop":
         _require_replay(ran, len(batches))
-    # It shows whether the steps have drawn as many numbers as those of plain torch.
+    # The next number shows whether the steps have drawn as many numbers as those of plain torch.
     if kind == "drawn":
         results.append(("the next random number", torch.rand(2)))
     return results
@@ -300,7 +302,7 @@ def _state_after(trainer: Trainer, parameters: Sequence[Tensor]) -> Iterator[Nam
 
 
 def _gradient(parameter: Tensor) -> Tensor:
-    """Return a copy of the `.grad` of a parameter; an empty tensor if it has none."""
+    """Return a copy of the `.grad` of a parameter, or an empty tensor if it has none."""
     if parameter.grad is None:
         return parameter.detach().new_empty(0)
     return parameter.grad.detach().clone()
@@ -325,12 +327,12 @@ def _tensor(value: object) -> Tensor:
 
 
 def _require_progress(program: Program, kind: str, count: int) -> None:
-    """Raise Unsuitable unless each step of the reference changes a parameter, and to a finite
-    value.
+    """Raise Unsuitable unless each step of the reference changes a parameter.
 
-    Else there would be nothing to see.
+    Without a change, or with infinite parameters, no mistake of a target would show.
     """
-    values = program.on_reference()  # it also gives the names
+    # The run of the reference also fills `program.names`.
+    values = program.on_reference()
     results = list(zip(program.names, values, strict=True))
     by_step = [_parameters_after(number, results) for number in range(count)]
     if not all(map(_are_finite, by_step)):

@@ -1,8 +1,8 @@
-"""Define steps of training as users write them: plain torch code that closes over a model and its
-optimizer.
+"""Define steps of training as users write them.
 
-Each function of :data:`STEPS` gets a :class:`Trainer` and returns the step, a function of a batch.
-What surrounds a step stands there too: hooks, further groups, and what happens between two calls.
+A step is plain torch code that closes over a model and its optimizer. Each function of
+:data:`STEPS` gets a :class:`Trainer` and returns the step, a function of a batch. It also prepares
+the surroundings of the step, such as hooks, further groups, and changes between two calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gen.outcomes import Unsuitable
 
 Tensor = torch.Tensor
 Step = Callable[..., tuple[Any, ...]]
-"""A batch to the results of the step, of which the first is the loss."""
+"""A function from a batch to the results of the step, of which the first is the loss."""
 
 _OPTIM = torch.optim
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
@@ -47,7 +47,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 
 
 class Model(nn.Module):
-    """The op as a module. Its input is a batch of data; `f` takes the data and the weights.
+    """The op as a module. Its input is a batch of data, and `f` takes the data and the weights.
 
     ``torch.add`` of two tensors has the second one as its weight: ``f((x,), [w])`` is ``(x + w,)``.
     """
@@ -66,8 +66,9 @@ class Model(nn.Module):
 
 
 class _Averaging(Model):
-    """Average the outputs of a model in two buffers: one that is written in place, and one that is
-    assigned.
+    """Average the outputs of a model in two buffers.
+
+    One of them is written in place, and the other one is assigned.
     """
 
     written: Tensor
@@ -83,32 +84,36 @@ class _Averaging(Model):
         outputs = super().forward(*data)
         if self.training:
             seen = sum(output.detach().mean() for output in outputs)
-            # Two buffers, as a program that is captured carries a write and an assignment out by
-            # different ways.
+            # A captured program has different code for a write and for an assignment, so there is
+            # a buffer for each.
             self.written.mul_(0.75).add_(seen, alpha=0.25)
             self.assigned = self.assigned + seen
         return outputs
 
 
 class Trainer:
-    """What a step closes over.
-
-    `data`: how many arguments of a step are data; the others are labels. ``between(call)``
-    follows a step.
-    """
+    """The objects that a step closes over."""
 
     def __init__(self, model: Model, make: Callable[[Any], Optimizer], data: int) -> None:
-        self.model, self.make, self.data = model, make, data
+        self.model = model
+        # makes an optimizer of parameters or groups
+        self.make = make
+        # the number of arguments of a step that are data; the others are labels
+        self.data = data
         self.parameters: list[Any] = list(model.parameters())
         self.optimizer = make(self.parameters)
+        # the optimizers besides the first one
         self.further: list[Optimizer] = []
         self.scaler: torch.amp.GradScaler | None = None
-        self.mean: Any = None  # of losses, a tensor, if the step keeps it
-        self.total: Any = None  # of losses, a number, if the step keeps it
+        # the mean of losses as a tensor, if the step keeps it
+        self.mean: Any = None
+        # the sum of losses as a number, if the step keeps it
+        self.total: Any = None
         # arguments of the step before the batch; their memory is donated if `donates`
         self.state: list[Any] = []
         self.donates = False
-        self.between: Callable[[int], None] = lambda call: None  # counted from 0
+        # runs after each call, with the number of the call from 0
+        self.between: Callable[[int], None] = lambda call: None
 
     def loss(self, *batch: object, sign: float = 1.0) -> Any:
         """Return the mean of the squared distances between outputs and labels, which are multiplied
@@ -124,7 +129,7 @@ class Trainer:
 
 
 def distance(outputs: Sequence[Any], labels: Sequence[Any], sign: float = 1.0) -> Any:
-    """Return the sum of the mean squared distances, a real number."""
+    """Return the sum of the mean squared distances between outputs and labels, a real number."""
     total: Any = 0
     for output, label in zip(outputs, labels, strict=True):
         difference = output - sign * label
@@ -167,7 +172,7 @@ def _accumulated(trainer: Trainer) -> Step:
 
     def step(*batch: Any) -> tuple[Any, ...]:
         trainer.optimizer.zero_grad()
-        # other labels for the second loss, or its gradients would be those of the first one
+        # The second loss has other labels, or its gradients would equal those of the first one.
         first, second = trainer.loss(*batch) / 2, trainer.loss(*batch, sign=-0.5) / 2
         first.backward()
         second.backward()
@@ -178,8 +183,9 @@ def _accumulated(trainer: Trainer) -> Step:
 
 
 def _carried(trainer: Trainer) -> Step:
-    """Return a step after which the gradients stay. Those of two calls add up, and are dropped
-    after each second one.
+    """Return a step after which the gradients stay.
+
+    The gradients of two calls add up, and are dropped after each second call.
     """
 
     def between(call: int) -> None:
@@ -210,8 +216,9 @@ def _zeroed(trainer: Trainer) -> Step:
 
 
 def _scheduled(trainer: Trainer) -> Step:
-    """Return a step with a scheduler between the calls, which also changes another number of the
-    optimizer.
+    """Return a step with a scheduler between the calls.
+
+    Another number of the optimizer changes between the calls too.
     """
     scheduler = torch.optim.lr_scheduler.ExponentialLR(trainer.optimizer, 0.5)
 
@@ -237,8 +244,9 @@ def _assigned(trainer: Trainer) -> Step:
 
 
 def _scaled(trainer: Trainer) -> Step:
-    """Return a step with a gradient scaler, which leaves out the third step, as its labels are
-    infinite.
+    """Return a step with a gradient scaler.
+
+    The scaler leaves out the third update, because the labels of that step are infinite.
     """
     # Two good steps let the scale grow, and the infinite third one makes it smaller.
     scaler = trainer.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
@@ -294,18 +302,19 @@ def _two_optimizers(trainer: Trainer) -> Step:
 
 
 def _loaded(trainer: Trainer) -> Step:
-    """Return a step between whose second and third call other weights and another state of the
-    optimizer are loaded.
+    """Return a step with other weights, and another state of the optimizer, from the third call on.
+
+    They are loaded between the second and the third call.
     """
 
     def between(call: int) -> None:
         if call != 1:
             return
-        # Halved, so that a program that goes on with the old state gives other numbers.
+        # All numbers are halved, so that a program that still uses the old state shows.
         state = deepcopy(trainer.optimizer.state_dict())
         for of_parameter in state["state"].values():
             for name, value in list(of_parameter.items()):
-                # One without dimensions is no moment: Adam's `step` counts the calls.
+                # A tensor without dimensions is no moment. For example, Adam's `step` counts calls.
                 if isinstance(value, Tensor) and value.ndim:
                     of_parameter[name] = 0.5 * value
         trainer.optimizer.load_state_dict(state)
@@ -337,8 +346,9 @@ def _frozen(trainer: Trainer) -> Step:
 
 
 def _thawed(trainer: Trainer) -> Step:
-    """Return a step within which alone some parameters learn. Their gradients are dropped while
-    they are frozen.
+    """Return a step that thaws some parameters, and freezes them again at its end.
+
+    Their gradients are dropped while they are frozen.
     """
     some, _ = trainer.split()
     for parameter in some:
@@ -385,6 +395,7 @@ def _penalized(trainer: Trainer) -> Step:
     def step(*batch: Any) -> tuple[Any, ...]:
         trainer.optimizer.zero_grad()
         loss = trainer.loss(*batch)
+        # The penalty is differentiated as well, so its own gradients have a history.
         gradients = torch.autograd.grad(loss, trainer.parameters, create_graph=True)
         penalty: Any = 0
         for gradient in gradients:
@@ -424,7 +435,7 @@ def _stateful(trainer: Trainer) -> Step:
         loss = trainer.loss(*batch)
         loss.backward()
         trainer.optimizer.step()
-        # In evaluation mode the buffers stay as they are.
+        # In evaluation mode the buffers stay as they are, so the mode shows in the results.
         trainer.model.eval()
         with torch.no_grad():
             after = trainer.loss(*batch)
@@ -464,8 +475,9 @@ def _drawn(trainer: Trainer) -> Step:
 
 
 def _by_hand(trainer: Trainer) -> Step:
-    """Return a step that takes the parameters as arguments, and changes them in place without an
-    optimizer.
+    """Return a step that gets the parameters as arguments.
+
+    It changes them in place, without an optimizer.
     """
     trainer.state = trainer.parameters
 

@@ -42,6 +42,7 @@ class Line:
 
 def _sum(row: Row) -> object:
     """Return the sum. Infinities of both signs, or a NaN, make it NaN."""
+    # The sum of integers is an integer, which a float could not hold exactly.
     if all(isinstance(x, int) for x in row):
         return sum(row)
     return _fsum(row)
@@ -59,6 +60,7 @@ def _fsum(row: Row) -> float:
 
 
 def _mean(row: Row) -> float:
+    # torch divides 0 by 0 here, and raises no error.
     if not row:
         return NAN
     return _fsum(row) / len(row)
@@ -70,15 +72,18 @@ def _numbers(row: Row) -> list[object]:
 
 def _only_numbers(row: Row, slope: float) -> Slope:
     """Return `slope` by each number, and 0 by each NaN."""
+    # NaN is the only number that is not equal to itself.
     return [slope if x == x else 0.0 for x in row]
 
 
 def _prod_slopes(row: Row) -> Slope:
-    """Return the products of the others. By infinities and NaN nothing is said, as a formula may
-    divide by them."""
+    """Return the products of the other numbers.
+
+    By infinities and NaN nothing is said, because a formula may divide by them.
+    """
     if not _all_finite(row):
         return [None] * len(row)
-    # without a quotient by the number itself, which may be 0
+    # The whole product divided by the number would be shorter, but the number may be 0.
     return [math.prod(row[:index]) * math.prod(row[index + 1 :]) for index in range(len(row))]
 
 
@@ -89,14 +94,14 @@ def _spread(row: Row, lost_degrees: float) -> float:
     if not _all_finite(row):
         return NAN
     if len(row) <= lost_degrees:
-        # a division of what is 0, or not above it, by no degree of freedom
+        # A sum of squares is divided by no degree of freedom: 0 by 0, or a positive number by 0.
         return NAN if min(row) == max(row) else INF
     middle = _mean(row)
     return math.fsum((x - middle) ** 2 for x in row) / (len(row) - lost_degrees)
 
 
 def _lost_degrees(unbiased: bool | None = None, correction: float | None = None) -> float:
-    """Return how many degrees of freedom a variance loses, by the arguments of either overload."""
+    """Return the degrees of freedom that a variance loses, by the arguments of either overload."""
     if correction is not None:
         return correction
     if unbiased is False:
@@ -122,8 +127,9 @@ def _var_slopes(row: Row, **options: Any) -> Slope:
 
 
 def _std_slopes(row: Row, **options: object) -> Slope:
-    """Return the slopes of the root. They are zeros where all numbers are equal, as torch has
-    them.
+    """Return the slopes of the root of the variance.
+
+    They are zeros where all numbers are equal, as torch has them.
     """
     root = _std(row, **options)
 
@@ -166,13 +172,14 @@ def _first(choose: Callable[..., object], row: Row) -> int:
 
 def _last(choose: Callable[..., object], row: Row) -> int:
     """Return the place of the last extreme number, or of the last NaN."""
+    # The last place in the row is the first one in the reversed row.
     return len(row) - 1 - _first(choose, row[::-1])
 
 
 def _even(extreme: object, row: Row, *, nan: bool = True) -> Slope:
     """Return a slope that is divided evenly between what equals `extreme`.
 
-    `nan`: between NaNs too; else nothing is said where the result is NaN.
+    `nan` says whether NaNs divide it too. Otherwise nothing is said where the result is NaN.
     """
     if extreme != extreme and not nan:
         return [None] * len(row)
@@ -181,14 +188,17 @@ def _even(extreme: object, row: Row, *, nan: bool = True) -> Slope:
 
 
 def _at(place: int | None, row: Row) -> Slope:
-    """Return the slope 1 at a place. None: nothing is said."""
+    """Return the slope 1 at a place. With None for the place, nothing is said."""
     if place is None:
         return [None] * len(row)
     return [float(index == place) for index in range(len(row))]
 
 
 def _median(row: Row) -> object:
-    """Return the lower one of the middle numbers, or NaN if one is NaN or there is none."""
+    """Return the lower one of the middle numbers.
+
+    It is NaN if one of the numbers is NaN, or if there is none.
+    """
     if not row or _any_nan(row):
         return NAN
     return sorted(row)[(len(row) - 1) // 2]
@@ -199,8 +209,9 @@ def _nanmedian(row: Row) -> object:
 
 
 def _place_of_only(number: object, row: Row) -> int | None:
-    """Return the place of what equals `number`, if it is the only one: of others the documentation
-    names none.
+    """Return the place of the only number that equals `number`.
+
+    It is None if there are several, because the documentation names none of them.
     """
     ties = [index for index, x in enumerate(row) if _same(x, number)]
     if len(ties) != 1:
@@ -222,7 +233,7 @@ def _with_index(median: Callable[[Row], object]) -> Line:
 def _running_extreme(choose: Callable[..., object]) -> Line:
     """Return a running extreme. Of equal numbers the index is that of the last one."""
 
-    # A NaN is the greatest and the least number from its place on.
+    # From its place on, a NaN is both the greatest and the least number.
     def places(row: Row) -> list[int]:
         return [_last(choose, row[: index + 1]) for index in range(len(row))]
 
@@ -236,8 +247,9 @@ def _running_extreme(choose: Callable[..., object]) -> Line:
 
 
 def _quantile(row: Row, q: float = 0.5, interpolation: str = "linear") -> object:
-    """Return a quantile by linear interpolation. Of other interpolations, and of infinities,
-    nothing is said.
+    """Return a quantile by linear interpolation.
+
+    Of other interpolations, and of infinities, nothing is said.
     """
     if not row:
         raise ValueError("a quantile of nothing")
@@ -248,7 +260,8 @@ def _quantile(row: Row, q: float = 0.5, interpolation: str = "linear") -> object
     place = q * (len(row) - 1)
     low = math.floor(place)
     ordered = sorted(row)
-    high = min(low + 1, len(row) - 1)  # the last number has none behind it
+    # The last number has no other one behind it.
+    high = min(low + 1, len(row) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
@@ -260,14 +273,17 @@ def _logsumexp(row: Row) -> float:
     if _any_nan(row):
         return NAN
     top = max(row, default=-INF)
-    # a difference of infinities would be NaN
+    # The formula below would take a difference of infinities, which is NaN.
     if math.isinf(top):
         return float(top)
     return top + math.log(math.fsum(math.exp(x - top) for x in row))
 
 
 def _softmax(row: Row) -> Slope:
-    """Return shares of the sum. Where it is infinite, or of nothing, they are not compared."""
+    """Return the share of each exponential in their sum.
+
+    Nothing is said where the sum is infinite, or has no terms.
+    """
     total = _logsumexp(row)
     if not math.isfinite(total):
         return [None] * len(row)
@@ -284,7 +300,7 @@ def _scan(value: Callable[[Row], object], slopes: Callable[[Row], Slope]) -> Lin
         return list(map(value, beginnings(row)))
 
     def rows_of_slopes(row: Row) -> list[list[Slope]]:
-        # a result does not depend on the numbers behind it
+        # A result does not depend on the numbers behind it, so these slopes are 0.
         return [
             [
                 slopes(beginning) + [0.0] * (len(row) - len(beginning))
@@ -299,7 +315,7 @@ def _scan(value: Callable[[Row], object], slopes: Callable[[Row], Slope]) -> Lin
 
 
 def _norm(row: Row, p: float = 2) -> Any:
-    """Return the norm by its definition. It counts what is not 0 for p = 0."""
+    """Return the norm by its definition. For p = 0 it counts the numbers that are not 0."""
     sizes = list(map(abs, row))
     if p == 0:
         return float(sum(size != 0 for size in sizes))
@@ -313,9 +329,13 @@ def _norm(row: Row, p: float = 2) -> Any:
 
 
 def _norm_of_powers(sizes: Row, p: float) -> object:
-    """Return the root of a sum of powers. For a negative p it is 0 if one of the sizes is."""
+    """Return the p-th root of the sum of powers.
+
+    For a negative p it is 0 if one of the sizes is 0.
+    """
     if p < 0 and not sizes:
         raise ValueError("a negative power of nothing")
+    # A negative power of 0 is infinite, and so is the sum. Its negative root is 0.
     if p < 0 and 0 in sizes:
         return 0.0
     if p > 0 and INF in sizes:

@@ -4,7 +4,7 @@
 function takes the op's arguments in the op's order, with an ``mpf`` in place of each tensor. It
 raises :class:`Undefined` outside of its domain.
 
-A function whose derivatives have a closed form names them in :data:`DERIVATIVES`: others are
+Functions whose derivatives have a closed form have them in :data:`DERIVATIVES`. Other functions are
 differentiated by :mod:`gen.reference.exact`.
 """
 
@@ -59,7 +59,8 @@ def _lgamma(x: Any) -> Any:
     _require_no_pole(x)
     if x > 0:
         return mp.re(mp.loggamma(x))
-    return mp.log(abs(mp.pi / mp.sinpi(x))) - mp.re(mp.loggamma(1 - x))  # by reflection
+    # By the reflection formula, which leads back to a positive argument.
+    return mp.log(abs(mp.pi / mp.sinpi(x))) - mp.re(mp.loggamma(1 - x))
 
 
 def _require_no_pole(x: Any) -> None:
@@ -75,10 +76,12 @@ def _psi(n: int, x: object) -> Any:
 
 def _mvlgamma(x: object, p: int) -> object:
     _require_above(x, mpf(p - 1) / 2, "mvlgamma")
+    # The definition of the multivariate gamma function, as a product of gamma functions.
     return mp.log(mp.pi) * p * (p - 1) / 4 + sum(_lgamma(x - mpf(j) / 2) for j in range(p))
 
 
 def _ndtr(x: Any) -> object:
+    # erfc does not cancel in the lower tail, as 1 + erf would.
     return mp.erfc(-x / mp.sqrt(2)) / 2
 
 
@@ -105,7 +108,8 @@ def _erfinv_start(y: Any) -> object:
     if y == 0:
         return mpf(0)
     a = mpf("0.147")
-    # For a quantile of a number near 0 or 1, y rounds to -1 or 1.
+    # For a quantile of a number near 0 or 1, y rounds to -1 or 1. Then the logarithm is infinite,
+    # and a number that is large enough for Newton's method stands for it.
     tail = mp.log1p(-y * y) if abs(y) < 1 else mpf(-700)
     b = 2 / (mp.pi * a) + tail / 2
     return _sign(y) * mp.sqrt(mp.sqrt(b * b - tail / a) - b)
@@ -117,7 +121,7 @@ def _inverse(f: Scalar, slope: Scalar, y: object, start: object) -> object:
     for _ in range(200):
         step = (f(x) - y) / slope(x)
         x -= step
-        # all bits agree but the last eight, which rounding may change for ever
+        # All bits agree but the last eight, which rounding may change in every further step.
         if abs(step) <= abs(x) * mpf(2) ** (8 - mp.prec) or step == 0:
             return x
     raise Undefined("Newton's method did not converge")
@@ -147,13 +151,15 @@ def _times_log(x: object, y: object) -> object:
 
 
 def _sigmoid(x: Any) -> object:
-    # an exponential of a large number would be larger than any precision
+    # The form for each sign has an exponential of a negative number. That of a large one would have
+    # more digits than any working precision.
     if x >= 0:
         return 1 / (1 + mp.exp(-x))
     return mp.exp(x) / (1 + mp.exp(x))
 
 
 def _log1pexp(x: Any) -> Any:
+    # For the same reason the exponential is that of a negative number.
     if x > 0:
         return x + mp.log1p(mp.exp(-x))
     return mp.log1p(mp.exp(x))
@@ -268,6 +274,7 @@ def _clamp(
 
 
 def _sinc(x: Any) -> object:
+    # Larger numbers stand for infinity, where the limit 0 is known.
     if 2**20 < abs(x) < 2**120:
         raise Undefined("neighbouring numbers are whole periods apart")
     return mp.sincpi(x)
@@ -285,7 +292,7 @@ def _zeta(s: Any, q: Any) -> object:
     """Return the Hurwitz zeta function for s above 1."""
     _require_above(s, 1, "zeta")
     _require_above(q, 0, "the shift of zeta")
-    # for such s, all terms but the first round away
+    # For such a large s, all terms of the series but the first one round away.
     if s > 2**10:
         return mp.power(q, -s)
     return mp.zeta(s, q)
@@ -506,7 +513,8 @@ SCALARS: dict[str, Scalar] = {
 def _derivative_of_mvlgamma(n: int, x: object, p: int) -> object:
     """Return the n-th derivative of the multivariate logarithm of gamma."""
     derivative = sum((_psi(n - 1, x - mpf(j) / 2) for j in range(p)), mpf(0))
-    _mvlgamma(x, p)  # refuses what is outside of the domain
+    # Only the function itself refuses an argument outside of its domain.
+    _mvlgamma(x, p)
     return derivative
 
 
@@ -517,7 +525,7 @@ def _derivative_of_rounded_quotient(_order: int, x: Any, y: object, rounding_mod
     """
     quotient = x / y
     _require_clear_quotient(quotient)
-    # no number next to 0 is truncated to another
+    # Truncation has no jump at 0, because it takes the numbers on both sides to 0.
     if quotient == mp.nint(quotient) and (quotient != 0 or rounding_mode == "floor"):
         raise Undefined("a jump of the rounded quotient")
     return mpf(0)

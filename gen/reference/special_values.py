@@ -47,10 +47,11 @@ def swap(f: Callable[..., object]) -> Callable[..., Any]:
 
 
 def divide(x: float, y: float) -> float:
-    """Return the quotient of floats by IEEE 754, and of integers as such a quotient."""
+    """Return the quotient of two floats by IEEE 754. Integers are divided as floats."""
+    # Python divides as IEEE 754 says, but raises an error for a divisor of 0.
     if y != 0:
         return x / y
-    # an integer zero has no sign, and counts as +0.0
+    # An integer zero has no sign, and counts as +0.0.
     if isinstance(y, int):
         x, y = float(x), float(y)
     if x == 0 or math.isnan(x):
@@ -66,7 +67,7 @@ def where_finite(f: Callable[[float], Any]) -> Callable[[float], Any]:
     def g(x: float) -> Any:
         if isinstance(x, int) or not math.isfinite(x):
             return x
-        # Python rounds to an int, which has no -0.0: trunc(-0.5) is -0.0 in torch
+        # Python rounds to an int, which has no -0.0. But trunc(-0.5) is -0.0 in torch.
         return math.copysign(float(f(x)), x)
 
     return g
@@ -114,7 +115,7 @@ def lcm(x: int, y: int) -> int:
     """Return the least common multiple, which is 0 if a number is."""
     if x == 0 or y == 0:
         return 0
-    # Python's integers have no bounds, so the product does not wrap around
+    # Python's integers have no bounds, so the product does not wrap around.
     return size(x) * size(y) // gcd(x, y)
 
 
@@ -164,9 +165,9 @@ def power(x: float, y: float) -> Any:
             raise ValueError("an integer to a negative power")
         return x**y
     if x == 0 and y < 0:
-        # math.pow raises at a pole, and C returns an infinity
+        # math.pow raises an error at a pole, where C returns an infinity.
         return _power_at_pole(x, y)
-    # and math.pow raises for a fractional power of a negative number
+    # It also raises an error for a fractional power of a negative number, where C returns NaN.
     if x < 0 and not some_edge(x, y) and y != math.floor(y):
         return NAN
     return math.pow(x, y)
@@ -227,7 +228,8 @@ def logaddexp(x: float, y: float, base: float = math.e) -> float:
     if math.isfinite(x) and x == y:
         return max(x, y) + math.log(2) / math.log(base)
     if some_edge(x, y):
-        return max(x, y) + 0  # a zero is the logarithm of 1, which has no minus
+        # The logarithm of 1 is a zero without a minus, and adding 0 takes the minus away.
+        return max(x, y) + 0
     return max(x, y) + math.log1p(base ** -abs(x - y)) / math.log(base)
 
 
@@ -291,7 +293,7 @@ def sign(x: float) -> Any:
 
 
 def angle(x: float) -> float:
-    """Return the angle of a real number: that of a negative one is π."""
+    """Return the angle of a real number, which is π for a negative one and 0 for others."""
     if x != x:
         return x
     if x < 0:
@@ -334,20 +336,21 @@ def sinc_of_finite(x: float) -> float:
         return x + 1
     if x == int(x):
         return 0.0
-    # only for other numbers: of a whole one the sine is not 0, as math.pi is rounded
+    # This formula is not for whole numbers, whose sine is not 0 here, because math.pi is rounded.
     return math.sin(math.pi * x) / (math.pi * x)
 
 
 def logit(x: float, eps: float | None = None) -> float | None:
-    """Return ``log(x / (1 - x))``, with `x` within ``[eps, 1 - eps]``. NaN outside of ``[0,
-    1]``.
+    """Return ``log(x / (1 - x))``, with `x` moved into ``[eps, 1 - eps]``.
+
+    It is NaN outside of ``[0, 1]``.
     """
     if eps is not None and eps > 0.5:
         return None  # bounds that cross
     y = x
     if eps is not None and x == x:
         y = min(max(x, eps), 1 - eps)
-    # a NaN compares with nothing, and comes out here too
+    # NaN is within no bounds, so it leaves here too.
     if not 0 <= y <= 1:
         return NAN
     if y == 1:
@@ -357,7 +360,7 @@ def logit(x: float, eps: float | None = None) -> float | None:
 
 def nextafter(x: float, y: float, dtype: type) -> float:
     """Return the next number of the dtype towards `y`."""
-    # NumPy warns at the ends of the dtype, where the next number is infinite or 0
+    # NumPy warns at the ends of the dtype, where the next number is infinite or 0.
     with numpy.errstate(over="ignore", under="ignore"):
         return float(numpy.nextafter(dtype(x), dtype(y)))
 
@@ -366,8 +369,9 @@ def nan_to_num(
     x: float, nan: float | None = None, posinf: float | None = None, neginf: float | None = None,
     *, dtype: type,
 ) -> float:  # fmt: skip
-    """Return the number, or what stands for NaN and infinities: by default 0 and the ends of the
-    dtype.
+    """Return the number, or the replacement of a NaN or an infinity.
+
+    By default these are 0 and the ends of the dtype.
     """
     if isinstance(x, int) or math.isfinite(x):
         return x
@@ -439,7 +443,7 @@ def isclose(
     """Return whether numbers are close by torch's formula. An infinity is close to itself alone."""
     if some_nan(x, y):
         return equal_nan and math.isnan(x) and math.isnan(y)
-    # equal numbers first: of two infinities the difference is NaN
+    # Equal numbers come first, because the difference of two infinities is NaN.
     if x == y or some_edge(x, y):
         return x == y
     return abs(x - y) <= atol + abs(rtol * y)
@@ -499,7 +503,7 @@ def elu(x: float, alpha: float = 1.0) -> float:
     """Return `x` above 0, and ``alpha·(exp x - 1)`` below."""
     if x > 0:
         return x
-    # exact near 0, where ``exp x - 1`` would cancel
+    # Near 0 the digits of ``exp x - 1`` would cancel.
     return alpha * math.expm1(x)
 
 
@@ -537,9 +541,8 @@ def hardsigmoid(x: float) -> Any:
 
 
 def hardswish(x: float) -> Any:
-    """Return ``x·hardsigmoid(x)``, which is 0 for x up to -3 as the documentation has it: for minus
-    infinity too.
-    """
+    """Return ``x·hardsigmoid(x)``, which is 0 for x up to -3."""
+    # The documentation has this case. The product would be NaN for minus infinity.
     if x <= -3:
         return 0.0
     return x * hardsigmoid(x)

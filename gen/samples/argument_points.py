@@ -123,7 +123,7 @@ def _names(call: Callable[..., object]) -> Sequence[str]:
 def _parameter(sample: Sample, place: int) -> str:
     """Return the name of the parameter that gets the input at `place`, or an empty text."""
     mark: Any = object()
-    # the mark equals nothing but itself, so it shows where the input comes out
+    # The mark equals nothing but itself, so it shows at which parameter the input arrives.
     args, kwargs = sample.rebuild(_with(sample, place, mark))
     named = [*kwargs.items(), *zip(_names(sample.op.call), args, strict=False)]
     return next((name for name, value in named if value is mark), "")
@@ -134,7 +134,7 @@ def _probabilities(sample: Sample) -> list[int]:
     that.
     """
     units = [place for place, x in enumerate(sample.inputs) if _is_unit(x)]
-    # ordinary inputs may lie there by chance, so the op itself is asked
+    # Ordinary inputs may lie between 0 and 1 by chance, so the op itself is asked.
     return [place for place in units if _takes_units_alone(sample, place)]
 
 
@@ -155,7 +155,7 @@ def _takes_units_alone(sample: Sample, place: int) -> bool:
 def _takes(sample: Sample, place: int, number: float) -> bool:
     """Return whether the op takes an input with this number everywhere."""
     try:
-        # a random op draws the same numbers for each input
+        # With one seed, a random op draws the same numbers for each input.
         with seeded(sample.seed):
             sample(*_with(sample, place, torch.full_like(sample.inputs[place], number)))
     except Exception:  # ops refuse numbers by different errors
@@ -224,7 +224,8 @@ def _other_labels(sample: Sample, x: Tensor) -> Iterator[Change]:
         yield f"{number} last", _set(x, -1, number)
         yield f"{number} everywhere", _set(x, slice(None), number)
     yield "one label everywhere", torch.full_like(x, int(x.max()))
-    # The classes are one of the sizes, nobody knows which. So this is out of range of each.
+    # The number of classes is one of the sizes, but no sample says which. The largest size is out
+    # of range in any case.
     beyond = max(chain.from_iterable(y.shape for y in sample.inputs))
     yield f"{beyond} first", _set(x, 0, beyond)
 
@@ -243,7 +244,7 @@ def _orders(x: Tensor) -> Iterator[Change]:
     yield "in pairs", x[..., torch.arange(x.shape[-1]) // 2 * 2]
     yield "the first everywhere", torch.full_like(x, int(x.min()))
     yield "the last everywhere", torch.full_like(x, int(x.max()))
-    # the largest index becomes -1, which means the last place of some ops
+    # The largest index becomes -1, which means the last place for some ops.
     yield "negative", x - (int(x.max()) + 1)
     yield "-1 everywhere", torch.full_like(x, -1)
 

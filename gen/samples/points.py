@@ -64,7 +64,8 @@ def _of_either_sign(sizes: Iterable[float]) -> list[float]:
 
 def _tails(info: torch.finfo) -> list[float]:
     numbers = _of_either_sign(x for x in _TAILS if x < info.max / 8)
-    del numbers[1]  # the zero with a minus is a number of `edges`
+    # The second number is the zero with a minus, which belongs to `edges`.
+    del numbers[1]
     return [*numbers, 1 - 8 * info.eps, 8 * info.eps - 1, 1 + 8 * info.eps, 0.25, 0.75]
 
 
@@ -96,8 +97,10 @@ NUMBERS: dict[str, Callable[[torch.finfo], list[float]]] = {
 A power of 0.51 of the largest number is one whose square overflows."""
 UNARY = frozenset(("verge",))
 """Words for functions of one number alone."""
-PAIRED = 9  # numbers of which functions of two get every pair: as many as `edges` has
-TRIPLED = 4  # and for functions of more, since combinations grow with a power
+# Functions of two numbers get every pair of so many numbers. The word `edges` has as many.
+PAIRED = 9
+# Functions of more numbers get every combination of fewer, since their count is a power.
+TRIPLED = 4
 
 
 def is_scalar(sample: Sample) -> bool:
@@ -115,10 +118,10 @@ def chosen(samples: Sequence[Sample]) -> list[Sample]:
         outputs = sample.facts.outputs
         if len(outputs) != 1 or outputs[0].numel() < 2:
             continue
-        # the result of a reduced loss has another shape
+        # The result of a reduced loss has another shape, so the op is not elementwise here.
         if outputs[0].shape != torch.broadcast_shapes(*(x.shape for x in sample.inputs)):
             continue
-        # the first entry of a signature has the shapes
+        # The first entry of a signature has the shapes, which are left out here.
         first.setdefault((len(sample.inputs), *sample.signature[1:]), sample)
     return list(first.values())
 
@@ -131,12 +134,12 @@ def fillings(sample: Sample, word: str) -> list[tuple[str, Inputs]]:
         if word in UNARY and len(sample.inputs) > 1:
             return []
         vectors = _vectors(sample.inputs, word)
-        # at `edges` what is beyond the domain has a result too: NaN or an infinity
+        # At `edges` a point beyond the domain has a result too, which is NaN or an infinity.
         if word != "edges":
             vectors = _restrict_to_domain(sample, vectors)
         points_of_word = [(word, vectors)]
         if word == "verge":
-            # code for it may be other than for vectors
+            # A kernel may have other code for a single number than for a vector.
             points_of_word.append(("one number", tuple(x[-1:] for x in vectors)))
         return points_of_word
     changed = WORDS[word](sample)
@@ -310,7 +313,7 @@ def _offset(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     dtype.
     """
     for far, step in ((1e4, 1), (1e8, 16)):
-        # as defaults: the names themselves have other numbers in the next round
+        # Defaults keep the numbers of this round, which the names lose in the next one.
         def near(x: Tensor, far: float = far, step: int = step) -> Tensor:
             order = torch.randperm(x.numel(), generator=generator(sample.seed, "offset"))
             return (far + step * order).to(x.dtype).reshape(x.shape)
@@ -323,7 +326,7 @@ def _dominant(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     for place, x in enumerate(sample.inputs):
         if x.is_floating_point() and x.ndim and x.numel():
             ahead = x.clone()
-            # exp(-40) and exp(-20) are below half a unit of the two dtypes
+            # exp(-40) and exp(-20) are below half an ulp of 1 in the two dtypes.
             ahead[..., -1] += 40 if x.dtype is torch.float64 else 20
             label = f"one large entry in each row of input {place}"
             yield label, _with(sample, place, ahead)
@@ -379,11 +382,11 @@ def _equal_singular_values(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     """Fill in orthogonal matrices, whose singular values tie."""
 
     def orthogonal(x: Tensor) -> Tensor:
-        # the factor Q of a wide matrix is square, so a tall one is factored
+        # The factor Q of a wide matrix is square, so the transposed matrix is factored.
         if x.shape[-2] < x.shape[-1]:
             return orthogonal(x.mT).mT
-        q: Tensor = torch.linalg.qr(x + _eye(x))[0]
-        return q
+        factor: Tensor = torch.linalg.qr(x + _eye(x))[0]
+        return factor
 
     yield from _matrices(sample, "all singular values 1", orthogonal)
     yield from _matrices(sample, "the identity", lambda x: _eye(x).expand(x.shape))

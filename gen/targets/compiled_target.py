@@ -76,11 +76,11 @@ class CompiledTarget:
         self.backend: str | Callable[..., Any] = backend
         self.name = name or backend
         if backend == "eager":
-            # what a part shares with its caller is the work of AOTAutograd, which is not run here
+            # What a part shares with its caller is the work of AOTAutograd, which is left out here.
             self.lacks = self.lacks | {"part"}
         self.levels = (self.name,)
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_CACHE.resolve()))
-        # a pool of processes would outlive the cell that started it
+        # A pool of processes would outlive the cell that started it.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         # how many stages `backward` are still to be entered until one compiles its function
         self._backwards = 0
@@ -96,10 +96,12 @@ class CompiledTarget:
         if PARTS in stages:
             from gen.torch_private.compilers import reset_dynamo
 
-            reset_dynamo()  # here, since parts of one program are compiled beside one another
+            # Later would be too late, since the parts of one program are compiled together.
+            reset_dynamo()
         if COMPILED in stages or PARTS in stages:
-            self._backwards = -1  # counts down, never to 0, so that no `backward` compiles
-            # a program that asks for gradients compiles the backward pass of a part there
+            # It counts down from here and never reaches 0, so that no `backward` compiles.
+            self._backwards = -1
+            # A program with parts may ask for gradients, which compiles their backward passes.
             return _quiet(function) if PARTS in stages else function
         self._backwards = stages.count("backward")
         if self._backwards:
@@ -110,10 +112,11 @@ class CompiledTarget:
         """Return `f` compiled afresh, without the warnings of the compiler."""
         from gen.torch_private.compilers import inductor_config, reset_dynamo
 
-        # programs of other samples have the same code, and Dynamo compiles one code
-        # only a few times
+        # Programs of other samples have the same code, and Dynamo compiles one code only a few
+        # times before it gives up.
         reset_dynamo()
-        inductor_config.fallback_random = True  # eager's draws
+        # The draws are those of eager mode, so that they can be compared.
+        inductor_config.fallback_random = True
         return _quiet(torch.compile(f, backend=self.backend, fullgraph=True, dynamic=dynamic))
 
     def jit(self, f: Callable[..., object]) -> Callable[..., Any]:
@@ -140,7 +143,8 @@ class CompiledTarget:
         """
         from gen.torch_private.compilers import functorch_config, inductor_config
 
-        inductor_config.fallback_random = True  # eager's draws
+        # The draws are those of eager mode, so that they can be compared.
+        inductor_config.fallback_random = True
         # The compiler chooses its partition, unless a budget changes what it keeps.
         budget = 0.5 if partition == "budget" else 1.0
         with warnings.catch_warnings():  # torch imports the compiler here
@@ -163,7 +167,7 @@ class CompiledTarget:
         compiled = _quiet(torch.compile(operator, backend=self.backend, fullgraph=True))
 
         def call(*args: object, **options: object) -> Any:
-            # a part that is compiled has the operator in its own graph
+            # A part that is compiled has the operator in its own graph.
             if torch.compiler.is_compiling():
                 return operator(*args, **options)
             return compiled(*args, **options)
@@ -178,7 +182,7 @@ class CompiledTarget:
         kept: Sequence[int],
     ) -> Any:
         """Return outputs, and gradients by the engine, of a program with compiled parts."""
-        # a backward pass is compiled when it first runs
+        # A backward pass is compiled when it first runs, so its warnings come there.
         return _quiet(with_gradients)(f, args, cotangents, kept)
 
     def forward(self, function: Callable[..., object]) -> Callable[..., Any]:
@@ -266,7 +270,7 @@ def _quiet(compiled: Callable[..., object]) -> Callable[..., Any]:
 
     def call(*args: object, **options: object) -> Any:
         with warnings.catch_warnings():
-            # those of the compiler, which are about speed and its own code
+            # The warnings are about speed and the compiler's own code.
             warnings.simplefilter("ignore")
             return compiled(*args, **options)
 

@@ -139,6 +139,7 @@ class Call:
 
         Each tensor of a list counts.
         """
+        # the tensors that are still to be changed
         left = math.inf if count is None else count
 
         def change_first(value: object) -> Any:
@@ -208,10 +209,11 @@ def change(call: Call, kind: str, result: Any) -> Any:
     elif kind in call.others:
         faulty = call.others[kind]()
     else:
-        faulty = result  # of the kinds in OWN, this is one that the target does not apply
+        # A kind of OWN that this target does not apply changes nothing.
+        faulty = result
     if call.place is None or result is None:
         return faulty
-    # what the fault did to the results of other rules does not count
+    # The other results belong to other rules, so they stay right.
     parts = [honest for _, honest in zip(faulty, result, strict=True)]
     parts[call.place] = faulty[call.place]
     return tuple(parts)
@@ -231,7 +233,7 @@ def _change_result(call: Call, kind: str, result: Any) -> object:
 
 
 def _scale(value: Any) -> object:
-    # a coarser dtype would not show it
+    # In a coarser dtype an error of a thousandth is within rounding.
     if value.dtype not in _EXACT:
         return value
     return value * FACTOR
@@ -253,18 +255,23 @@ def _roll(value: Any) -> object:
 
 
 def _mix(value: Any) -> object:
+    """Return the batch rotated, so that each element has the result of another one."""
+    # A batch of one element has nothing to rotate.
     if value.ndim == 0 or len(value) <= 1:
         return value
     return torch.cat([value[1:], value[:1]])
 
 
 def _share(value: Any) -> object:
+    """Return the result of the first element of a batch for all of them."""
     if value.ndim == 0 or len(value) <= 1:
         return value
     return value[:1].expand(value.shape).clone()
 
 
 def _transpose(value: Any) -> object:
+    """Return the last two dimensions exchanged."""
+    # Only square matrices keep their shape, and another shape would show at once.
     if value.ndim > 1 and value.shape[-1] == value.shape[-2] > 1:
         return value.transpose(-1, -2)
     return value
@@ -282,7 +289,7 @@ _OF_RESULT: dict[str, Callable[[Any], Any]] = {
     "shared": _share,
     "narrowed": lambda x: x.to(_OTHER_DTYPE.get(x.dtype, torch.float32)),
 }
-# these change integers and booleans too
+# These move elements, and so they change integers and booleans too.
 _ARRANGED = frozenset(("rolled", "transposed", "mixed", "shared"))
 
 # --- faults of inputs -----------------------------------------------------------------------------
@@ -307,7 +314,7 @@ _OF_INPUTS: dict[str, Callable[[Call], Call]] = {
     "detached": lambda call: call.with_inputs("saved", call.constant),
 }
 
-# only the target can apply these; where it does not, they change nothing
+# Only the target can apply these kinds. They change nothing where it does not.
 OWN = frozenset(("swapped", "dropped", "dim"))
 
 _DERIVATIVE = (
@@ -379,14 +386,14 @@ KINDS: dict[str, tuple[str, ...]] = {
 """
 
 
-ROUNDINGS = 8  # of the largest element: two results that differ by less are equally right
+# Two results are equally right if they differ by fewer ulps of the largest element.
+ROUNDINGS = 8
 
 
 def differs(a: Any, b: Any) -> bool:
-    """Return whether two results, tuples of plain tensors of any layout, differ in any element by
-    more than rounding.
+    """Return whether two results differ in any element by more than rounding.
 
-    NaN equals NaN.
+    They are plain tensors of any layout, None, or tuples of these. NaN equals NaN.
     """
     if isinstance(a, tuple | list):
         if len(a) != len(b):

@@ -106,7 +106,8 @@ class TorchTarget:
     loops = _loops
 
     def __init__(self) -> None:
-        with warnings.catch_warnings():  # torch imports these at its first jvp and scripts them
+        # Torch would import and script these at its first jvp, and warn inside of a cell.
+        with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
             importlib.import_module(DECOMPOSITIONS_OF_JVP)
 
@@ -123,6 +124,7 @@ class TorchTarget:
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
         """Return outputs and a pullback by the engine, which is recorded if the primals are."""
+        # An outer pass differentiates its own tensors, so new leaves would cut it off.
         nested = any(primal.requires_grad for primal in primals)
         leaves = primals
         if not nested:
@@ -139,7 +141,8 @@ class TorchTarget:
 
     def linearize(self, f: Callable[..., object], *primals: object) -> Any:
         """Return outputs and the pushforward, without the warnings of its graph."""
-        with warnings.catch_warnings():  # of the graph that linearize makes for itself
+        # The warnings are about the graph that linearize makes for itself.
+        with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", message="Attempted to insert a get_attr Node", category=UserWarning
             )
@@ -251,7 +254,7 @@ class TorchTarget:
                 warnings.catch_warnings(),
                 functorch_config.patch(activation_memory_budget=budget),
             ):
-                # torch itself reads `.grad` of the arguments
+                # Torch itself reads `.grad` of the arguments.
                 warnings.filterwarnings(
                     "ignore",
                     message="The .grad attribute of a Tensor that is not a leaf",
@@ -268,7 +271,7 @@ class TorchTarget:
                 compiled = aot.aot_function(f, dynamic=dynamic, **options)
 
         def g(*args: object, **kwargs: object) -> Any:
-            # a function is compiled at its first call, so that call needs the settings too
+            # A function is compiled at its first call, so that call needs the settings too.
             with compiling():
                 return compiled(*args, **kwargs)
 
@@ -297,6 +300,7 @@ class TorchTarget:
     ) -> Any:
         """Return outputs and gradients of a checkpointed program."""
         outputs = torch.utils.checkpoint.checkpoint(f, *args, use_reentrant=reentrant)
+        # A reentrant checkpoint refuses `torch.autograd.grad`, so `backward` fills `.grad`.
         torch.autograd.backward(outputs, tuple(cotangents))
         return outputs, tuple(or_zeros(x.grad, x) for x in args if x.requires_grad)
 
@@ -350,6 +354,7 @@ class TorchTarget:
         call = per_sample_grad.call_for_per_sample_grads(
             module, batch_size=len(batch), loss_reduction=loss_reduction
         )
+        # The batch is a leaf only if its gradient is a result too.
         x = batch.detach().requires_grad_(input_grad)
         batch_loss(call(x), len(batch), loss_reduction).backward()
         sample_gradients = tuple(weight.grad_sample for weight in module.weights)
@@ -401,7 +406,10 @@ def gradients(
     cotangents: Sequence[Tensor],
     create_graph: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Return gradients by torch's engine, with zeros for an input that no output depends on."""
+    """Return the gradient of each of `xs` by torch's engine.
+
+    It is zero for an input that no output depends on.
+    """
     tracked, seeds = [], []
     for output, cotangent in zip(outputs, cotangents, strict=True):
         # The engine refuses an output without a history.
