@@ -1,5 +1,7 @@
-"""Compile a program with a state in Python, and assert the results and the state of plain Python,
-or a refusal with a line of the program.
+"""Compile a program with a state in Python, and assert what plain Python gives.
+
+These are its results and the state that it leaves. A refusal with a line of the program is right
+too.
 
 A row gives the texts of programs for a value of the axis ``moment``. A text is run twice, as two
 modules. One module's ``step`` is called as it is, the other one's is compiled. Both get the same
@@ -40,8 +42,8 @@ from gen.samples.samples import Sample
 from gen.targets.protocol import Jitting, Target
 
 Tensor = torch.Tensor
-_OTHER = "OTHER_MODULE"  # in a text: the name of another module
-_DEEPEST = 6  # levels of objects that are described
+_OTHER = "OTHER_MODULE"  # the word that stands for the name of another module in a text
+_DEEPEST = 6  # levels of objects that a description has; deeper ones count by their class alone
 
 
 class Grammar(Protocol):
@@ -56,7 +58,10 @@ class Grammar(Protocol):
         ...
 
     def calls(self, moment: str) -> str:
-        """Return a letter for each step of the caller: `programs/state/moments.py` has them."""
+        """Return a letter for each step of the caller.
+
+        `programs/state/moments.py` says what each letter stands for.
+        """
         ...
 
 
@@ -74,7 +79,7 @@ class ProgramModule:
         self.other = types.ModuleType(f"{name}_settings")
         self.module.__file__ = self.other.__file__ = file
         sys.modules.update({name: self.module, self.other.__name__: self.other})
-        # Each run has a settings module of its own, else the two would share their state.
+        # Each run has its own settings module, or the two runs would share their state.
         text = text.replace(_OTHER, self.other.__name__)
         exec(compile(text, file, "exec"), vars(self.module))
         self.step: Callable[..., Any] = self.module.step
@@ -84,7 +89,7 @@ class ProgramModule:
             sys.modules.pop(name, None)
 
     def arguments(self, x: Tensor, *flags: bool) -> tuple[object, ...]:
-        """Return the arguments of a call: the tensor, the flag, and what the text has for it."""
+        """Return the arguments of a call: the tensor, the flag, and those that the text has."""
         own: tuple[object, ...] = getattr(self.module, "arguments", tuple)()
         # The first of the text's arguments is the flag, which the call may replace.
         return (x, *(flags or own[:1]), *own[1:])
@@ -106,8 +111,11 @@ class ProgramModule:
 
 
 def assert_seen(target: Target, sample: Sample, moment: str, tally: Tally) -> None:
-    """Raise Mismatch if a compiled program of a row gives another result or leaves another state
-    than the plain one, or is refused without a line. It names each such program."""
+    """Raise Mismatch unless each compiled program of a row does what the plain one does.
+
+    A program must give the same results and leave the same state, or be refused with a line of it.
+    The error names each program that does not.
+    """
     grammar = cast(Grammar, sample.op.call)
     failures: list[tuple[str, Mismatch]] = []
     for holder, change in grammar.programs(moment):
@@ -126,7 +134,7 @@ def assert_seen(target: Target, sample: Sample, moment: str, tally: Tally) -> No
 def run_program(
     target: Target, sample: Sample, holder: str, change: str, moment: str
 ) -> Exception | None:
-    """Compare one program. Return the error by which the target refuses it, if it does."""
+    """Compare one program, and return the error by which the target refuses it, if it does."""
     grammar = cast(Grammar, sample.op.call)
     name = "_".join((sample.op.name.rpartition(".")[2], holder, change, moment))
     text = grammar.text(holder, change, moment)
@@ -140,9 +148,9 @@ def run_program(
 
 @contextlib.contextmanager
 def two_modules(text: str, name: str) -> Iterator[tuple[ProgramModule, ProgramModule]]:
-    """Run a text as two modules. Tracebacks show its lines while the two are there."""
+    """Run a text as two modules. Tracebacks show its lines inside of the block."""
     file = f"state/{name}.py"
-    # The text is in no file. Tracebacks of Python, and a compiler, look for lines here.
+    # The text is in no file. But tracebacks and compilers look for lines in this cache.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     modules = []
     try:
@@ -175,7 +183,7 @@ class _Comparison:
         self.ended = False
 
     def run(self, letters: str) -> None:
-        """Make the steps of the caller, a letter each, and at the end one plain call more.
+        """Make the steps of the caller, one for each letter, and then one more plain call.
 
         `programs/state/moments.py` says what each letter stands for.
         """
@@ -218,8 +226,10 @@ class _Comparison:
         self._assert_outcome(expected, actual, before, where)
 
     def _assert_outcome(self, expected: object, actual: object, before: object, where: str) -> None:
-        """Raise Mismatch unless two steps agree, or the compiled one is refused. ``before``: the
-        state before it."""
+        """Raise Mismatch unless two steps agree, or the compiled one is refused.
+
+        `before` is the state before the compiled step.
+        """
         if isinstance(actual, Exception) and not isinstance(expected, Exception):
             self._assert_refused(actual, before, where)
             return
@@ -231,7 +241,7 @@ class _Comparison:
     def _alter(self, letter: str, where: str) -> None:
         """Alter the states of both modules, and compare them."""
         expected = _alter_module(self.plain, letter)
-        # Such an alteration is made by another compiled program of the same module.
+        # For this letter, another compiled program of the same module makes the alteration.
         if letter == "j":
             before = self.compiled.state()
             actual = _outcome(self.altering, self.x)
@@ -245,8 +255,9 @@ class _Comparison:
         self._assert_state(where)
 
     def _assert_refused(self, error: Exception, before: object, where: str) -> None:
-        """Raise Mismatch unless the error names a line of the program and the state is that before
-        it.
+        """Raise Mismatch unless a refusal is right.
+
+        The error must name a line of the program, and the state must be as before the step.
         """
         if not names_line_of(self.plain.module.__file__, error):
             raise ErrorMismatch(
@@ -301,8 +312,11 @@ def _outcome(function: Callable[..., object], *arguments: object) -> object:
 def _gradient_of(
     module: ProgramModule, step: Callable[..., Any], x: Tensor, alters: bool
 ) -> tuple[object, object]:
-    """Return the gradient of what a step returns, or the exception that the call or the pass
-    raises, and the state before the one that raises. ``alters``: the state, before the pass."""
+    """Return the gradient of a step's result, and the state before its last part.
+
+    An exception of the call or of the backward pass stands for the gradient. The state is that
+    before the part that raises. With `alters`, the state changes between call and pass.
+    """
     leaf, before = x.clone().requires_grad_(), module.state()
     result: Any = _outcome(step, *module.arguments(leaf))
     if isinstance(result, Exception):
@@ -315,8 +329,9 @@ def _gradient_of(
 
 
 def _alter_module(module: ProgramModule, letter: str) -> str:
-    """Alter the state of a module, and return what `alter` returns. The letter `t` is for another
-    thread.
+    """Alter the state of a module, and return what `alter` returns.
+
+    For the letter `t` it is altered in another thread.
     """
     if letter == "t":
         return _in_thread(module.alter)
@@ -347,10 +362,10 @@ def describe(x: object, depth: int = 0) -> Any:
     ``1``, ``1.0`` and ``True`` differ, and so do two orders of a dictionary.
     """
     kind = type(x)
-    # Numbers by their text, since NaN is not equal to itself, and 0.0 is equal to -0.0.
+    # Numbers are compared by their text, since NaN is not equal to itself, and 0.0 equals -0.0.
     if x is None or kind in (bool, int, float, complex, str, bytes):
         return (kind.__name__, repr(x))
-    # Objects may contain themselves.
+    # Objects may contain themselves, so the depth has a limit.
     if depth > _DEEPEST:
         return kind.__name__
     for kinds, parts in _PARTS:
@@ -365,7 +380,7 @@ def _parts_of_tensor(x: Tensor) -> list[object]:
 
 
 def _parts_of_set(x: Any) -> list[object]:
-    # by type and text, since items of several types have no order among themselves
+    # Items of several types have no order among themselves, so they are sorted by type and text.
     return sorted(x, key=lambda item: (str(type(item)), repr(item)))
 
 

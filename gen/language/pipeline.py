@@ -20,13 +20,13 @@ NESTING = (
 BACKWARD = "backward"  # runs in the eager session, so only itself may be outside it
 DUAL = "dual"  # dual tensors of the eager session, which do not nest
 EAGER_STAGES = (BACKWARD, DUAL)
-# compiles the op itself, so it is innermost; what is outside differentiates or maps the
-# compiled function
+# It compiles the op itself, so it is innermost. The stages outside of it differentiate or map the
+# compiled function.
 COMPILED = "aot.function"
-# runs the op itself and compiles what it names (gen.targets.parts), so it is innermost too
+# It runs the op itself and compiles what the op names (gen.targets.parts), so it is innermost too.
 PARTS = "aot.parts"
 INNERMOST = (COMPILED, PARTS)
-# of torch.autograd.functional
+# the functions of torch.autograd.functional
 FUNCTIONAL = tuple(
     f"functional.{name}" for name in ("vjp", "jvp", "jacobian", "hessian", "vhp", "hvp")
 )
@@ -159,7 +159,7 @@ def _words(word: str, start: int) -> list[tuple[str, int]]:
     words = []
     parts = word.split(".")
     while parts:
-        # `aot` and `functional` alone are no stages: a message has to name what follows them, too.
+        # `aot` and `functional` alone are no stages, so a message also has to name the next word.
         two = ".".join(parts[:2])
         take = 2 if two in WHOLE or parts[0] in ("aot", "functional") else 1
         piece = ".".join(parts[:take])

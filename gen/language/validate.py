@@ -65,13 +65,16 @@ class Loaded:
 
 
 def load(path: str | Path, name: str | None = None) -> Loaded:
-    """Read and validate a matrix file. Raises `MatrixError` only if nothing usable is left of
-    it.
+    """Read and validate a matrix file.
+
+    Raises `MatrixError` only if nothing usable is left of it.
     """
     read = source.load(path, name)
     problems: list[Problem] = []
     cut: set[str] = set()
-    for _ in range(8):  # each round cuts out the mistakes of the round before
+    # Each round cuts out the mistakes of the round before. Few rounds show them all, since each one
+    # reports every mistake that it finds.
+    for _ in range(8):
         try:
             return Loaded(_spread(Matrix.model_validate(read.data)), read, problems, cut)
         except ValidationError as error:
@@ -85,14 +88,13 @@ def load(path: str | Path, name: str | None = None) -> Loaded:
 
 
 def _spread(matrix: Matrix) -> Matrix:
-    """Return `matrix` with the axes of its section ``over`` on the checks that have no such axis of
-    their own.
+    """Return `matrix` with the axes of its section ``over`` on its checks.
 
-    `run` comes last.
+    A check that varies such an axis itself is left as it is.
     """
     names = Names(dict.fromkeys(matrix.checks, 0), "check")
     checks = dict(matrix.checks)
-    # False sorts before True.
+    # The axis `run` comes last, because False sorts before True.
     for axis, spread in sorted(matrix.over.items(), key=lambda item: item[0] == RUN):
         left_out: set[str] = set()
         for glob in spread.not_checks:
@@ -124,7 +126,7 @@ def _problem(detail: ErrorDetails, read: source.Source) -> Problem:
     path = _data_path(loc, read.data)
     value = detail["input"]
     mark = read.where(path)
-    # mistakes that `texts` and `spec` raise themselves, with all of their parts
+    # The modules `texts` and `spec` raise these mistakes themselves, with all of their parts.
     if kind == "matrix":
         path = (*path, *context["at"])
         mark = read.within(path, context["offset"]) if context["offset"] >= 0 else read.where(path)
@@ -145,7 +147,7 @@ def _problem(detail: ErrorDetails, read: source.Source) -> Problem:
             one_of(names),
             nearest(loc[-1], names),
         )
-    # pydantic's own words, where the table has none
+    # Where the table of words has none, pydantic's own words remain.
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return Problem(mark, shown(path), f"{_brief(value)} does not fit", _in_words(kind, message))
 
@@ -176,8 +178,9 @@ def _brief(value: object) -> str:
 
 
 def _data_path(loc: Sequence[str | int], data: object) -> Loc:
-    """Return `loc` without the steps that pydantic adds for tags of unions and for widened short
-    forms.
+    """Return `loc` without the steps that pydantic adds.
+
+    It adds steps for the tags of unions, and for short forms that are widened.
     """
     path: list[str | int] = []
     for position, step in enumerate(loc):
@@ -195,8 +198,9 @@ def _data_path(loc: Sequence[str | int], data: object) -> Loc:
 
 
 def _whole(detail: ErrorDetails, data: dict[str, object]) -> Loc:
-    """Return the path of the smallest unit with the mistake: an unknown key, an entry, an op, a
-    check or a family.
+    """Return the path of the smallest unit with the mistake.
+
+    It is an unknown key, an entry, an op, a check or a family.
     """
     path = _data_path(detail["loc"], data)
     # Without the unknown key, what stands beside it may be right.
@@ -208,8 +212,9 @@ def _whole(detail: ErrorDetails, data: dict[str, object]) -> Loc:
 
 
 def _with_emptied_families(paths: set[Loc], data: Any) -> set[Loc]:
-    """Return `paths`, and the families of which they name every op: an empty one would be a second
-    mistake.
+    """Return `paths`, and the families of which they name every op.
+
+    Without its ops a family would be empty, and that would be a second mistake.
     """
     # Paths of four steps are those of ops: `families`, its name, `ops`, the number of the op.
     counts = Counter(path[:2] for path in paths if len(path) == 4)
@@ -221,10 +226,11 @@ def _with_emptied_families(paths: set[Loc], data: Any) -> set[Loc]:
 
 
 def _name(path: Loc, data: Any) -> str:
-    """Return the name by which other parts refer to the value at `path`: an op's name, or else the
-    key.
+    """Return the name by which other parts refer to the value at `path`.
+
+    It is the name of an op, or else the key.
     """
-    # a missing key is a step that leads to nothing
+    # A missing key is a step that leads to nothing.
     for step in path:
         data = data[step] if isinstance(data, list) or step in data else None  # type: ignore[index]
     named = data.get("op") if isinstance(data, dict) else None
@@ -287,8 +293,9 @@ def _describe_wanted(loc: Sequence[str | int]) -> str:
 
 
 def refuse_unmet(loaded: Loaded, versions: Sequence[str]) -> None:
-    """Note every ``torch:`` of an entry, row, sample or tolerance that is for none of ``versions``:
-    it stands for something that never runs.
+    """Note every ``torch:`` of an entry, row, sample or tolerance that is for none of ``versions``.
+
+    Such a condition belongs to something that never runs.
     """
     for path, specifier in _conditions(loaded.source.data, ()):
         if not any(is_for_version(specifier, version) for version in versions):
@@ -300,7 +307,7 @@ def _conditions(data: object, path: Loc) -> Iterator[tuple[Loc, str]]:
     """Yield the path and the text of every ``torch:`` below a place."""
     if isinstance(data, Mapping):
         for key, value in data.items():
-            # the matrix's own `torch:` is one version
+            # The matrix's own `torch:` is one version, and no condition.
             if key == "torch" and path and isinstance(value, str):
                 yield (*path, key), value
             yield from _conditions(value, (*path, key))

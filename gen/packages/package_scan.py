@@ -151,7 +151,8 @@ def scan(package: str) -> Scan:
     """
     ops_before = registered_ops()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # those of the package are no findings
+        # The warnings of a package are no findings.
+        warnings.simplefilter("ignore")
         modules, failed = _import_all(package)
     listed = _objects(package, modules)
     listed += _library_ops(registered_ops() - ops_before, modules)
@@ -164,7 +165,7 @@ def scan(package: str) -> Scan:
 def _share_descriptions(entries: list[Entry]) -> None:
     """Describe parameters as others of the same name and the same module are described.
 
-    Of a module and the function that it calls, often only one has a docstring.
+    Often only one of a module and the function that it calls has a docstring.
     """
     known: dict[tuple[str, str], list[str]] = {}
     for entry in entries:
@@ -181,7 +182,10 @@ def _share_descriptions(entries: list[Entry]) -> None:
 
 
 def _shared(parameter: Parameter, descriptions: Sequence[str]) -> Parameter:
-    """Return a parameter described as others are, if it is not, and these all mean one thing."""
+    """Return a parameter with a description of others, if it has none itself.
+
+    The descriptions of the others must all mean the same.
+    """
     meanings = {(shape_of(text), dtype_of(text), domain_of(text)) for text in descriptions}
     if parameter.description or len(meanings) != 1:
         return parameter
@@ -189,10 +193,10 @@ def _shared(parameter: Parameter, descriptions: Sequence[str]) -> Parameter:
 
 
 def _objects(package: str, modules: Sequence[ModuleType]) -> list[Entry]:
-    """Return the entries of what the modules define, each once.
+    """Return one entry for each object that the modules define.
 
-    One object often has several names. The module that defines it names it, unless it is private,
-    or hidden by something else of its name.
+    One object often has several names. It gets the name of the module that defines it. But that
+    module may be private, or something else of its name may hide it.
     """
     named = []
     for module in modules:
@@ -208,7 +212,8 @@ def _objects(package: str, modules: Sequence[ModuleType]) -> list[Entry]:
         return not _leads_to(name, value), value.__module__ != module.__name__
 
     named.sort(key=order)
-    entries: dict[int, Entry] = {}  # by identity: not all objects can be compared or hashed
+    # Objects are known by identity, since not all of them can be compared or hashed.
+    entries: dict[int, Entry] = {}
     for module, name, value in named:
         entry = None if id(value) in entries else entry_of(name, value)
         if entry is not None:
@@ -246,7 +251,8 @@ def _import_all(package: str) -> tuple[list[ModuleType], list[FailedImport]]:
             name = f"{parent.__name__}.{info.name}"
             try:
                 module = importlib.import_module(name)
-            except (Exception, SystemExit) as error:  # an import may raise anything
+            # An import runs code of the package, which may raise anything.
+            except (Exception, SystemExit) as error:
                 text = str(error).strip().partition("\n")[0]
                 failed.append(FailedImport(name, f"{type(error).__name__}: {text}"))
                 continue
@@ -259,7 +265,7 @@ def entry_of(name: str, value: object) -> Entry | None:
     """Return the entry of an object of the package. None if it takes no tensors."""
     if inspect.isclass(value) and issubclass(value, torch.autograd.Function):
         return _function_class(name, value)
-    # Private Functions are listed, as they hold derivatives; other private objects are not.
+    # Private Functions are listed, because they hold derivatives. Other private objects are not.
     if "._" in name:
         return None
     if inspect.isclass(value) and issubclass(value, torch.nn.Module):

@@ -46,9 +46,9 @@ __all__ = [
 
 Tensor = torch.Tensor
 _SEEDS = (0, 1, 2)
-_STEP = 1e-3
-_SMALL_STEP = 1e-6
-"""A step that no result of a step function crosses, but for one draw in many."""
+_STEP = 1e-3  # large enough to move the result of a function that has a slope
+_SMALL_STEP = 1e-6  # so small that it hardly ever crosses a jump of a step function
+# The generator belongs to all threads, so only one of them may draw the buffers of a module.
 _DRAWING = threading.Lock()
 
 
@@ -61,10 +61,11 @@ class Call:
     """A function with arguments for it, as a sample describes them."""
 
     function: Callable[..., Any]
+    # descriptions of the arguments, as a sample of the matrix has them
     described: list[Any]
     keywords: tuple[str, ...] = ()  # the names of the last arguments
-    makes_tensors: bool = False  # of numbers alone
-    known_sizes: Mapping[str, int] = field(default_factory=dict)  # by name, which cannot vary
+    makes_tensors: bool = False  # whether it makes tensors of numbers alone
+    known_sizes: Mapping[str, int] = field(default_factory=dict)  # sizes by name, which cannot vary
 
     def run(self, arguments: Sequence[Any]) -> Any:
         """Return what the function returns."""
@@ -87,7 +88,8 @@ class Call:
         if not (self.makes_tensors or any(map(_is_tensor, pytree.tree_leaves(arguments)))):
             raise NotUsableError("it takes no tensor that could be guessed")
         results = self.run(arguments)
-        flat_tensors(results)  # raises for what no cell can compare
+        # It raises an error for a result that no cell can compare.
+        flat_tensors(results)
         floating = _floating(results)
         if not floating:
             raise NotUsableError(f"it returned {type(results).__name__}, no floating tensor")
@@ -132,7 +134,7 @@ def _weighted_sum(results: Sequence[Tensor]) -> Tensor:
     The gradient of a plain sum is often zero.
     """
     sums = [(result * _weights(result)).sum() for result in results]
-    # in one dtype, since results may have several
+    # Results may have several dtypes, and `stack` takes one.
     return torch.stack([each.double() for each in sums]).sum()
 
 
@@ -161,10 +163,9 @@ def has_floats(arguments: Sequence[Any]) -> bool:
 def is_same(call: Call, *, backward: bool) -> bool:
     """Return whether two calls on the same numbers give the same bits, and draw no number.
 
-    All that a call returns counts, as it does for a cell: numbers in a dictionary too, such as
-    the seconds that the call took.
-
-    ``backward``: those of the gradients too, since a backward pass may draw by itself.
+    All that a call returns counts, as it does for a cell. So numbers in a dictionary count too,
+    such as the seconds that the call took. With `backward` the gradients count as well, since a
+    backward pass may draw by itself.
     """
     runs: list[Callable[[Sequence[Any]], Sequence[Tensor]]] = [
         lambda arguments: flat_tensors(call.run(arguments))
@@ -202,10 +203,10 @@ def is_rounded(call: Call) -> bool:
 
 
 def is_flat(call: Call) -> bool:
-    """Return whether the gradients of a call are 0, and so are differences, for several draws.
+    """Return whether the gradients and the differences of a call are 0 for several draws.
 
-    Those of ``round`` are. A gradient of 0 where there are differences is a fault, which cells
-    show.
+    Those of ``round`` are. A gradient of 0 where there are differences is a fault, and cells show
+    it.
     """
     return not any(_has_slope(call, seed) for seed in _SEEDS)
 
@@ -262,18 +263,22 @@ def _is_step_of(call: Call, seed: int, place: int) -> bool:
 
 
 def run_under_autocast(call: Call) -> None:
-    """Run the call in single precision under autocast to bfloat16; raise if it takes none."""
+    """Run the call in single precision under autocast to bfloat16.
+
+    Raises the error of the call if it does not work under autocast.
+    """
     with torch.autocast("cpu", dtype=torch.bfloat16):
         call.results(call.arguments("float32"))
 
 
 def capture(call: Call) -> None:
-    """Capture the call ahead of time; raise if it cannot be."""
+    """Capture the call ahead of time. Raises the error of the capture if there is one."""
     flat, structure = pytree.tree_flatten(call.arguments())
     places = [index for index, each in enumerate(flat) if _is_tensor(each)]
     function = _function_of_places(call, flat, structure, places)
 
-    from functorch.compile import aot_function, nop  # which takes a second
+    # The import takes a second, and few commands need it.
+    from functorch.compile import aot_function, nop
 
     from gen.torch_private.compilers import outside_tensors_as_constants
 
@@ -287,7 +292,7 @@ def writes_to_buffers(call: Call) -> bool:
 
 
 def push_forward(call: Call) -> None:
-    """Run the call on dual tensors; raise if it takes none."""
+    """Run the call on dual tensors. Raises the error of the call if it takes none."""
     with forward_ad.dual_level():
         call.results(pytree.tree_map(_dual, call.arguments()))
 
@@ -300,9 +305,9 @@ def _dual(value: Any) -> Any:
 
 
 def differentiate_twice(call: Call) -> None:
-    """Differentiate the gradients; raise if they cannot be.
+    """Differentiate the gradients. Raises the error of the second pass if there is one.
 
-    A gradient without a history is no error: it may be wrong, which a cell shows.
+    A gradient without a history is no error here. It may be wrong, and then a cell shows it.
     """
     arguments = call.arguments()
     gradients = call.gradients(arguments, create_graph=True)
@@ -314,7 +319,7 @@ def differentiate_twice(call: Call) -> None:
 
 
 def pull_back(call: Call) -> None:
-    """Call torch.func.vjp; raise if it refuses the function."""
+    """Call torch.func.vjp. Raises its error if it refuses the function."""
     arguments = call.arguments()
     flat, structure = pytree.tree_flatten(arguments)
     places = [index for index, each in enumerate(flat) if _is_leaf(each)]
@@ -325,7 +330,10 @@ def pull_back(call: Call) -> None:
 
 
 def batch(call: Call) -> None:
-    """Call torch.vmap over each tensor alone, and over all; raise if it refuses the function."""
+    """Call torch.vmap over each tensor alone, and over all of them.
+
+    Raises its error if it refuses the function.
+    """
     flat, structure = pytree.tree_flatten(call.arguments())
     places = [index for index, each in enumerate(flat) if _is_tensor(each)]
     alone = [[place] for place in places]
@@ -340,7 +348,7 @@ def _batch_over(call: Call, flat: Sequence[Any], structure: Any, places: Sequenc
         value = flat[place].detach()
         batches.append(torch.stack([value, value]))
     function = _function_of_places(call, flat, structure, places)
-    # with torch's default, vmap refuses each op that draws
+    # With torch's default, vmap refuses each op that draws.
     torch.vmap(function, randomness="different")(*batches)
 
 
@@ -398,7 +406,7 @@ class ModuleCall:
 
     def __init__(self, make: Callable[[], torch.nn.Module]) -> None:
         self._make = make
-        # functional_call puts parameters into its module, so each thread and dtype has its own
+        # functional_call puts parameters into its module, so each thread and dtype has a module.
         self._modules: dict[tuple[int, torch.dtype], torch.nn.Module] = {}
         template = make()
         self.names = [name for name, _ in template.named_parameters()]
@@ -419,7 +427,7 @@ class ModuleCall:
         tensors = list(filter(_is_tensor, arguments))
         dtype = next(each.dtype for each in tensors if each.is_floating_point())
         module = self._module(dtype)
-        # a call may write to a buffer, and the next one begins without that
+        # A call may write to a buffer, and the next call must not see that.
         buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
         results = functional_call(module, buffers | parameters, tuple(arguments[:cut]))
         return results, list(buffers.values())
@@ -431,7 +439,7 @@ class ModuleCall:
         """
         key = threading.get_ident(), dtype
         if key not in self._modules:
-            # the generator is of all threads
+            # Each module draws its buffers from the same seed.
             with _DRAWING, torch.random.fork_rng(devices=()):
                 torch.random.manual_seed(0)
                 self._modules[key] = self._make().to(dtype).eval()
@@ -444,12 +452,11 @@ class ModuleCall:
 def inner_calls(call: Call, functions: Mapping[str, Any]) -> dict[str, Sample]:
     """Run a call, and return a sample of the first call of each Function that it reaches.
 
-    A guess of arguments of a Function often means nothing, and its callers know better.
-
-    ``functions``: the Functions to watch, by name.
+    `functions` are the Functions to watch, by name. Guessed arguments of a Function often mean
+    nothing, but its callers pass meaningful ones.
     """
     arguments = call.arguments()
-    # By identity, since a package often passes an argument on as it is.
+    # Arguments are known by identity, since a package often passes one on as it is.
     outer = {}
     for argument, described in zip(arguments, call.described, strict=True):
         if _is_tensor(argument):
@@ -483,10 +490,11 @@ def _watched(
 ) -> Iterator[None]:
     """Note each call of a Function inside the block.
 
-    A package may have taken ``apply`` from the class before, so ``forward`` is what is watched.
+    A package may have taken ``apply`` from the class before, so ``forward`` is watched.
     """
     forward = vars(function).get("forward")
-    if forward is None:  # it inherits that of another one
+    # An inherited `forward` belongs to another class, which may be watched itself.
+    if forward is None:
         yield
         return
     run = function.forward

@@ -44,8 +44,9 @@ DEFAULT_TIERS = {
 
 
 def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
-    """Return the whole matrix as cells. Raises `MatrixError` with every mistake, including mistakes
-    of form.
+    """Return the whole matrix as cells.
+
+    Raises `MatrixError` with every mistake, including mistakes of form.
     """
     dtypes = Dtypes(loaded)
     ops = ops_.resolve(loaded, catalog, dtypes)
@@ -57,7 +58,7 @@ def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
     tiers = maker.tier_specs()
     if loaded.problems:
         raise MatrixError(loaded.problems)
-    # What an op could have, without what the matrix excludes.
+    # The valid cells are the possible ones without those that the matrix excludes.
     valid = list(possible)
     for entry in entries:
         if entry.kind == "exclude":
@@ -96,8 +97,9 @@ def axes_of(check: Check, words: Sequence[str]) -> Axes:
 
 
 def facts_needed(check: Check, form: str) -> frozenset[str]:
-    """Return the facts that an op must have, because the check requires them or its form or
-    reference implies them.
+    """Return the facts that an op must have.
+
+    The check may require them, or its form or its reference may imply them.
     """
     needed = set(check.requires)
     if form.startswith("out"):
@@ -166,7 +168,7 @@ class _Maker:
 
     def _may_be_cut_out(self, glob: str, names: Names) -> bool:
         """Return whether a glob may have matched what a mistake removed."""
-        # only the columns show dtypes and axis values
+        # Dtypes and axis values come from columns, and a check that was cut out may have had them.
         derived = names.what not in ("op", "family", "check")
         if glob in self._loaded.cut:
             return True
@@ -175,8 +177,9 @@ class _Maker:
     # --- which cells there are --------------------------------------------------------------------
 
     def possible(self) -> list[int]:
-        """Return for each op the columns that fit it, by its facts, its dtypes, and the filters of
-        checks and families.
+        """Return for each op the columns that fit it.
+
+        They fit by its facts and dtypes, and by the filters of checks and families.
         """
         columns_of = self._columns_by_need()
         allowed = self._ops_of_checks()
@@ -189,7 +192,8 @@ class _Maker:
             signature = (op.facts, dtypes, op.differentiable)
             if signature not in suited:
                 suited[signature] = self._columns_that_suit(columns_of, *signature)
-            # Mistakes are noted on the way: those of a row at its line, and those of a family once.
+            # Mistakes are noted on the way. A mistake of a row is noted at its line, and one of a
+            # family once.
             has_own_checks = op.spec.checks is not None or bool(op.spec.not_checks)
             place = str(op.path) if has_own_checks else op.family
             asked = (op.checks, op.not_checks, place, has_own_checks)
@@ -203,8 +207,9 @@ class _Maker:
         return masks
 
     def _columns_by_need(self) -> dict[tuple[frozenset[str], str, bool], int]:
-        """Return columns by what they need of an op: facts, a dtype, and whether the op must be
-        differentiable in it.
+        """Return columns by the needs that they have of an op.
+
+        These are facts, a dtype, and whether the op must be differentiable in it.
         """
         columns_by_need: dict[tuple[frozenset[str], str, bool], int] = {}
         checks = self._loaded.matrix.checks
@@ -235,7 +240,7 @@ class _Maker:
     def _columns_of_row(self, op: Op, own: bool) -> int:
         """Return the columns of the checks that the op's row or family selects.
 
-        `own`: the row itself selects checks.
+        `own` says whether the row itself selects checks.
         """
         family = ("families", op.family)
         checks_path = (*op.path, "checks") if op.spec.checks is not None else (*family, "checks")
@@ -261,7 +266,7 @@ class _Maker:
             ops &= ~self._select(self._op_names, check.not_ops, (*path, "not_ops"))
             ops &= self._select(self._families, check.families, (*path, "families"))
             ops &= ~self._select(self._families, check.not_families, (*path, "not_families"))
-            # a check that takes every op restricts nothing
+            # A check that takes every op restricts nothing.
             if ops != (1 << len(self._ops)) - 1:
                 ops_of_check[name] = ops
         return ops_of_check

@@ -23,11 +23,13 @@ from gen.plan.callables import missing
 from gen.plan.catalog import Catalog, Facts
 from gen.targets import built_in
 
-OWN_DTYPES = ("float32", "float64")  # of an op that matrix.yaml describes without dtypes
+# the dtypes of an op that matrix.yaml describes without dtypes
+OWN_DTYPES = ("float32", "float64")
 DIFFERENTIABLE = frozenset((*FLOATS, *COMPLEX))
 DERIVATIVES = frozenset(("autograd", "forward_ad", "gradgrad"))
-SINGLE_FACTS = ("forward_ad", "gradgrad", "deterministic")  # that a row may state one by one
-# keys of a row that run time does not need
+# the facts that a row may state one by one
+SINGLE_FACTS = ("forward_ad", "gradgrad", "deterministic")
+# the keys of a row that run time does not need
 OF_THE_EXPANSION = ("op", "dtypes", "checks", "not_checks", "tolerance", *SINGLE_FACTS)
 
 Path = tuple[str | int, ...]
@@ -66,8 +68,9 @@ class Dtypes:
             self._groups[group] = self._members(group, ())
 
     def _members(self, group: str, within: tuple[str, ...]) -> list[str]:
-        """Return the dtypes of a group. `within`: the groups that lead to it, which it may not
-        contain.
+        """Return the dtypes of a group.
+
+        `within` are the groups that lead to it. It must not contain any of them.
         """
         dtypes: list[str] = []
         for index, word in enumerate(self._loaded.matrix.dtypes[group]):
@@ -85,8 +88,9 @@ class Dtypes:
         return list(dict.fromkeys(dtypes))
 
     def _single(self, word: str, path: Sequence[str | int]) -> list[str]:
-        """Return the dtype of a word, as a list. An unknown word is a mistake, and the list is
-        empty.
+        """Return the dtype of a word, as a list.
+
+        The list is empty for an unknown word, which is noted as a mistake.
         """
         if word in DTYPES:
             return [word]
@@ -101,12 +105,13 @@ class Dtypes:
     def all(self) -> list[str]:
         """Return every dtype of a group, or every common dtype if there are no groups."""
         of_groups = list(dict.fromkeys(chain.from_iterable(self._groups.values())))
-        # without those of 16 bits, and complex32 of two such numbers
+        # The floating dtypes of 16 bits, and complex32 of two such numbers, are left out.
         return of_groups or [*FLOATS[2:], *COMPLEX[1:]]
 
     def resolve(self, words: Iterable[str], path: Path) -> list[str]:
-        """Return the dtypes of words (groups or dtypes), in their order. Unknown words are noted as
-        mistakes.
+        """Return the dtypes of words, which are groups or dtypes, in their order.
+
+        Unknown words are noted as mistakes.
         """
         dtypes: list[str] = []
         for index, word in enumerate(words):
@@ -122,7 +127,7 @@ def resolve(loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> list[Op]:
     _refuse_names_that_share_a_file(loaded)
     refuse_missing_places(loaded)
     resolver = _Resolver(loaded, catalog, dtypes)
-    # exact names first, so that a glob of an earlier family does not take their ops
+    # Exact names come first, so that a glob of an earlier family does not take their ops.
     for exact in (True, False):
         for name, family in loaded.matrix.families.items():
             for index, row in enumerate(family.ops):
@@ -135,7 +140,7 @@ def resolve(loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> list[Op]:
 def _refuse_former_names_of_no_row(loaded: Loaded, names: Iterable[str]) -> None:
     """Note former names that no row has.
 
-    A slip here would change the draws of the rows that it means, without a word.
+    A slip here would silently change the draws of the rows that it means.
     """
     for start in loaded.matrix.former_names:
         if not any(name.startswith(start) for name in names):
@@ -146,7 +151,7 @@ def _refuse_former_names_of_no_row(loaded: Loaded, names: Iterable[str]) -> None
 def _refuse_names_that_share_a_file(loaded: Loaded) -> None:
     """Note families whose names differ in case only.
 
-    Each family is a file, and some disks do not tell A from a.
+    Each family is a file, and some file systems do not tell A from a.
     """
     seen: dict[str, str] = {}
     for name in loaded.matrix.families:
@@ -169,7 +174,8 @@ class _Resolver:
 
     def claim(self, family_name: str, family: Family, row: OpRow, path: Path) -> None:
         """Add the ops that `row` names to the family, unless another family has them."""
-        # only names of the database: a row of one's own is no member of «all the rest»
+        # A glob matches names of the database alone. A row of one's own is no member of «all the
+        # rest».
         if is_glob(row.op):
             names = self._match_names(family, row, path)
         elif self._is_free(row, path) and self._is_known(family, row, path):
@@ -180,7 +186,7 @@ class _Resolver:
             self.found[name] = self._op(name, family_name, family, row, path)
 
     def _is_free(self, row: OpRow, path: Path) -> bool:
-        """Return whether no row before has the op. A second one is noted as a mistake."""
+        """Return whether no earlier row has the op. A second row is noted as a mistake."""
         if row.op not in self.found:
             return True
         first = self._loaded.source.where(self.found[row.op].path).short
@@ -192,8 +198,9 @@ class _Resolver:
         return False
 
     def _match_names(self, family: Family, row: OpRow, path: Path) -> list[str]:
-        """Return the ops that the glob of a row adds to its family. A glob without any match is
-        noted as a mistake.
+        """Return the ops that the glob of a row adds to its family.
+
+        A glob without any match is noted as a mistake.
         """
         names = self._names.named(row.op)
         if family.kinds:
@@ -204,7 +211,7 @@ class _Resolver:
                 f'no op of torch\'s OpInfo database matches "{row.op}"',
                 "a glob such as torch.linalg.*",
             )
-        # a glob of which other rows have every op is no mistake, so these are left out only now
+        # A glob is no mistake if other rows have all of its ops. So these are left out only now.
         dropped = set(self.found)
         for glob in family.not_ops:
             dropped.update(self._names.named(glob))
@@ -219,7 +226,7 @@ class _Resolver:
         where = (*path, "op") if isinstance(_at(self._loaded.source.data, path), dict) else path
         meant = nearest(row.op, self._catalog.ops)
         self._loaded.problem(where, f'unknown op "{row.op}"', expected, meant)
-        # checks that name either would be reported as well, for the same slip
+        # Checks that name the op, or the one that was meant, would be reported for the same slip.
         self._loaded.cut.update({row.op, meant})
         return False
 
@@ -237,7 +244,7 @@ class _Resolver:
             named["samples"] = samples.callable
         has_all = True
         for key, value in named.items():
-            # Each missing one is noted, so the first does not end this.
+            # Each missing name is noted, so the loop goes on after the first one.
             if value and _is_missing(self._loaded, path, key, value):
                 has_all = False
         if not has_all:
@@ -310,7 +317,7 @@ class _Resolver:
                     row_at_run_time[key] = value
         if row.samples is None and family.samples is not None:
             row_at_run_time["samples"] = _at(data, ("families", family_name, "samples"))
-        # which is what a row without samples means
+        # A row without samples means the same.
         if row_at_run_time.get("samples") == "opinfo":
             del row_at_run_time["samples"]
         former = former_name(name, self._loaded.matrix.former_names)
@@ -373,7 +380,7 @@ def _facts(facts_of_catalog: Facts | None, row: OpRow) -> frozenset[str]:
 def _kinds_of_arguments(row: OpRow) -> set[str]:
     """Return the kinds of arguments that the described samples of a row have.
 
-    What a function makes is not known here: nothing is imported.
+    Samples that a function makes are not known here, since nothing is imported.
     """
     if row.samples is None or row.samples.rows is None:
         return set()

@@ -38,7 +38,7 @@ class Loop:
 
         def g(*args: Any) -> Any:
             results = f(*args)
-            # what a target does with the memory of a donated tensor
+            # A target takes the memory of a donated tensor, and leaves it empty.
             for place in donate:
                 for x in args[place]:
                     x.data = x.new_empty(0)
@@ -140,8 +140,7 @@ class Loop:
 
         def g(*args: Tensor) -> Any:
             count = len(argnums)
-            # jacfwd returns blocks without their structure, so the inner call tells the number of
-            # outputs.
+            # jacfwd returns flat blocks, so the inner call notes the number of outputs.
             outputs_count = 0
 
             def first(*xs: Tensor) -> tuple[Tensor, ...]:
@@ -151,7 +150,7 @@ class Loop:
                 return tuple(chain.from_iterable(rows))
 
             flat = self.jacfwd(first, argnums)(*args)
-            # `count` outputs of the inner Jacobian belong to each output of `f`
+            # `count` outputs of the inner Jacobian belong to each output of `f`.
             return tuple(
                 flat[place * count : (place + 1) * count] for place in range(outputs_count)
             )
@@ -163,10 +162,10 @@ class Loop:
     def vmap(
         self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0
     ) -> Flat:
-        """Return a loop over the batch. Each entry is a new contiguous tensor, without a trace of
-        the batch in its layout.
+        """Return a loop over the batch.
 
-        An output whose dimension is None is the same for every entry.
+        Each entry is a new contiguous tensor, without a trace of the batch in its layout. An output
+        whose dimension is None is the same for every entry.
         """
 
         def g(*args: Tensor) -> tuple[Tensor, ...]:
@@ -209,8 +208,9 @@ class Loop:
     def functional(
         self, name: str, f: Flat, args: Sequence[Tensor], along: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """Return what ``torch.autograd.functional``'s function of this name returns, as a flat
-        tuple.
+        """Return the results of the function of ``torch.autograd.functional`` of this name.
+
+        They are a flat tuple.
         """
         everywhere = tuple(range(len(args)))
         if name == "vjp":
@@ -272,7 +272,7 @@ class Loop:
         def gradients(entry: Tensor) -> tuple[Tensor, ...]:
             if not input_grad:
                 return self.grad(lambda *params: loss(entry, *params))(*params)
-            # the gradient of the sample comes last, so it is the last argument here
+            # The gradient of the sample has to come last, so the sample is the last argument here.
             return self.grad(lambda *inputs: loss(inputs[-1], *inputs[:-1]))(*params, entry)
 
         rows = list(map(gradients, batch))
@@ -281,10 +281,7 @@ class Loop:
     def per_sample_answer(
         self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool
     ) -> tuple[Tensor, ...]:
-        """Answer from the gradients themselves.
-
-        ``project``: a part of them is the projection, by the identity matrix.
-        """
+        """Answer a question about per-sample gradients from the gradients themselves."""
 
         def gradients(batch: Tensor) -> tuple[Tensor, ...]:
             return self.per_sample(f, batch, params, loss_reduction="sum", input_grad=False)
@@ -307,6 +304,7 @@ class Loop:
             return (flat @ torch.cat([value.flatten() for value in given]),)
         if of == "gram":
             return (flat @ as_rows(gradients(given)).mT,)
+        # The matrix of this projection is a part of the identity, so it only appends zeros.
         if of == "project":
             return (torch.nn.functional.pad(flat, (0, given - flat.shape[1])),)
         raise ValueError(f"no question {of!r}; known: norms, clipped_sum, dot, gram, project")
@@ -316,8 +314,9 @@ class Loop:
     def observe(
         self, f: Flat, inputs: Sequence[Tensor], differentiable: Sequence[bool]
     ) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
-        """Return outputs of `f`, and for each whether it depends differentiably on the
-        differentiable inputs.
+        """Return outputs of `f`, and a flag for each of them.
+
+        The flag says whether the output depends differentiably on the differentiable inputs.
         """
         leaves = []
         for x, flag in zip(inputs, differentiable, strict=True):
@@ -331,8 +330,9 @@ class Loop:
 
 
 def sum_of_squares(outputs: Sequence[Tensor]) -> Any:
-    """Return the real scalar that ``grad`` and ``per_sample`` differentiate: the sum of |output|²
-    over floating and complex outputs.
+    """Return the real scalar that ``grad`` and ``per_sample`` differentiate.
+
+    It is the sum of |output|² over floating and complex outputs.
     """
     total: Any = None
     for output in outputs:
@@ -392,7 +392,7 @@ def _stack(
     shape, dim = (*outer, *inner), 0
     if last:
         shape, dim = (*inner, *outer), -1
-    # an empty output has no rows, and torch.stack refuses none
+    # An empty output has no rows, and torch.stack refuses an empty list.
     if not rows:
         return like.new_zeros(shape)
     return torch.stack(list(rows), dim=dim).reshape(shape)

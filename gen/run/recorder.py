@@ -55,12 +55,16 @@ class Recorder:
         self.last = last
         self.header = {**header, "began": datetime.datetime.now().isoformat(timespec="seconds")}
         self.sharding = sharding
-        self.whole = whole  # whether the run takes every cell of its tier
-        self.fail_on = fail_on  # cells that fail less severely leave the exit status alone
-        self.baseline = baseline  # failures that it has leave the exit status alone, too
+        # whether the run takes every cell of its tier
+        self.whole = whole
+        # Neither failures that are less severe, nor those of the baseline, decide the exit status.
+        self.fail_on = fail_on
+        self.baseline = baseline
         self._progress = progress
-        self._earlier = tuple(earlier)  # the cells of the run that this one goes on with
-        self._failed_reports = 0  # of cells; pytest counts those of other tests too
+        # the cells of the run that this one goes on with
+        self._earlier = tuple(earlier)
+        # Only reports of cells are counted, but pytest also counts those of other tests.
+        self._failed_reports = 0
         self.cells: list[CellResult] = [*earlier]
         self.entries: dict[str, str] = {}
         self.unwritten = ""  # why the results file could not be written
@@ -80,12 +84,12 @@ class Recorder:
         self._failed_reports += report.failed
         pending = self._pending.setdefault(report.nodeid, facts)
         for key, value in facts.items():
-            # the facts of a teardown know nothing of a setup that failed, which is noted below
+            # The facts of a teardown do not include a setup that failed, which is noted below.
             if key not in ("outcome", "why") or report.when == "call":
                 pending[key] = value
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
         pending.update(_outcome_without_verdict(report, pending["outcome"]))
-        # the teardown, or what pytest-xdist reports of a worker that died
+        # The last report is that of the teardown, or pytest-xdist's report of a worker that died.
         if report.when not in ("setup", "call"):
             self._finish(report.nodeid)
 
@@ -104,8 +108,10 @@ class Recorder:
             self._progress.count(cell)
 
     def _write(self, what: Callable[[Writer], None]) -> None:
-        """Write to the results file. If the disk takes no more, the run goes on without it, and
-        fails at its end."""
+        """Write to the results file.
+
+        If the disk takes no more, the run goes on without the file, and fails at its end.
+        """
         if self.unwritten:
             return
         try:
@@ -114,15 +120,16 @@ class Recorder:
             self.unwritten = f"{self.path}: {error.strerror}; the results of this run are not in it"
 
     def _open(self) -> Writer:
-        """Return the writer. The file is begun at the first cell, so that a run without cells
-        leaves none.
+        """Return the writer.
+
+        The file begins with the first cell, so that a run without cells leaves no file.
         """
         if self._writer is None and self._earlier:
             self._writer = Writer(self.path, None)
         if self._writer is None:
             earlier_runs.keep(self.path)
             header = self.header
-            # known by now: the cells were divided when the collection began
+            # The facts of the shards are known now, because the collection has divided the cells.
             if self.sharding is not None:
                 header = {**header, **self.sharding.facts()}
             self._writer = Writer(self.path, header)
@@ -130,10 +137,11 @@ class Recorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the last line, and let a run fail in which nothing passed or that could not be
-        written.
+        """Write the last line, and decide the exit status.
+
+        A run fails if nothing passed, or if its results could not be written.
         """
-        # a shard without cells has results all the same
+        # A shard without cells has a results file all the same, so that it can be merged.
         if self.sharding is not None and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = exitstatus = pytest.ExitCode.OK
             self._write(lambda writer: None)
@@ -145,7 +153,8 @@ class Recorder:
         came_to_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         self._complete = came_to_end and not session.shouldstop and not session.shouldfail
         self._write(lambda writer: writer.close(self._end()))
-        with contextlib.suppress(OSError):  # without it, a page is of the newest whole run
+        # Without this file, a page shows the newest whole run.
+        with contextlib.suppress(OSError):
             replace(self.last, str(self.path))
         session.exitstatus = self._exit_status(session, exitstatus)
 
@@ -155,14 +164,15 @@ class Recorder:
             exitstatus = pytest.ExitCode.OK
         if exitstatus == pytest.ExitCode.OK and (self.nothing_passed() or self.unwritten):
             return pytest.ExitCode.TESTS_FAILED
-        # pytest knows nothing of the cells that failed before the run was interrupted
+        # Pytest does not know the cells that failed before the run was interrupted.
         if exitstatus == pytest.ExitCode.OK and self._count_severe(self._earlier):
             return pytest.ExitCode.TESTS_FAILED
         return exitstatus
 
     def _only_tolerates(self, session: pytest.Session) -> bool:
-        """Return whether all failures of a run that came to its end are below ``--fail-on``, or
-        those of the baseline.
+        """Return whether all failures are below ``--fail-on``, or are those of the baseline.
+
+        A run that did not come to its end tolerates nothing.
         """
         if (self.fail_on is None and self.baseline is None) or not self._complete:
             return False
@@ -209,7 +219,7 @@ class Recorder:
             return
         out = terminalreporter
         out.section("matrix")
-        # First what came of the cells, then what a reader should look at.
+        # The counts come first, and then the parts that a reader should look at.
         counts = Counter(cell.outcome for cell in self.cells)
         present = [outcome for outcome in OUTCOMES if counts[outcome]]
         out.line(" · ".join(f"{counts[outcome]} {outcome}" for outcome in present))
@@ -272,7 +282,7 @@ def _outcome_without_verdict(report: pytest.TestReport, outcome: str) -> dict[st
 
     `outcome` is that of the cell so far: "error" until its check has a verdict.
     """
-    # pytest-xdist's report of a worker process that died
+    # This is pytest-xdist's report of a worker process that died.
     if report.when not in ("setup", "call", "teardown"):
         return {"outcome": "crashed", "why": report.longreprtext.strip().splitlines()[-1]}
     if report.failed and (report.when != "call" or outcome == "error"):

@@ -47,7 +47,7 @@ OF_A_RUN = (
     "rules",
 )
 """The keys of a header in which the shards of one run agree."""
-# best first, so the worst of several cells is the one whose outcome stands last here
+# The best outcome comes first, so the worst of several cells is the one with the last outcome.
 OUTCOMES = (
     "passed",
     "skipped",
@@ -191,7 +191,7 @@ class Writer:
             self._file.write(text)
             self._file.flush()
         except OSError:
-            # else it is written again, and fails again, when the file is collected
+            # An open file would write its buffer again when it is collected, and fail again.
             with suppress(OSError):
                 self._file.close()
             raise
@@ -220,8 +220,9 @@ def _json(data: Mapping[str, object]) -> str:
 
 
 def read(path: Path) -> Results:
-    """Read a results file. Unknown keys are ignored, so that files of a newer version can be
-    read.
+    """Read a results file.
+
+    Unknown keys are ignored, so that files of a newer version can be read.
     """
     header: dict[str, Any] | None = None
     end: dict[str, Any] = {}
@@ -240,10 +241,10 @@ def read(path: Path) -> Results:
 
 
 def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
-    """Yield the lines of a results file, one at a time: a cell, or the dictionary of a header or an
-    end.
+    """Yield the lines of a results file, one at a time.
 
-    A last line that is cut is left out. Raises ResultsError for a file that is none of results.
+    A line is a cell, or the dictionary of a header or of an end. A last line that is cut is left
+    out. Raises ResultsError for a file that is no results file.
     """
     _refuse_special_file(path)
     try:
@@ -260,8 +261,9 @@ def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
                     raise ResultsError(f"{path}:{number}: {error}") from None
                 # Only the last line may be cut. A mistake in any other one is an error.
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
+                    # Nothing follows a line that the run was writing when it died.
                     if not file.read(1):
-                        return  # the run died while it wrote this line
+                        return
                     raise ResultsError(
                         f"{path}:{number}: not a line of a results file ({error})"
                     ) from error
@@ -285,7 +287,7 @@ _TEXT_FIELDS = (
     *("id", "family", "op", "dtype", "check", "outcome", "why", "node", "refusal"),
     *("severity", "cause", "frame", "expected", "actual", "program"),
 )
-# what a value must be, so that no reader of a cell meets a number where a text belongs
+# The types of values are checked, so that no reader of a cell meets a number in place of a text.
 _FIELD_TYPES: dict[str, type | UnionType] = {
     **dict.fromkeys(_TEXT_FIELDS, str), "seconds": int | float, "samples": int, "axes": dict,
     "loops": dict, "values": str | None,

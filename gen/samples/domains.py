@@ -4,10 +4,10 @@
     x = domain.draw((3, 3), torch.float64, {})
     domain.near(x + noise)              # a symmetric matrix again, and x itself without noise
 
-A derivative by differences moves one element after the other, and so leaves the domain: a matrix is
-no longer symmetric. The op may read one half of it, or refuse it. Checks of derivatives
-differentiate `f(near(x))` instead, in the target and in the reference alike, as torch's own
-gradcheck does for symmetric matrices.
+A derivative by differences moves one element after the other, and so leaves the domain. For
+example, a matrix is no longer symmetric, and the op may read one half of it or refuse it. So checks
+of derivatives differentiate `f(near(x))`, in the target and in the reference alike. Torch's own
+gradcheck does so for symmetric matrices.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def is_inexact(dtype: torch.dtype) -> bool:
 
 
 def _between(bounds: str) -> Draw:
-    """Return what draws between the bounds of a domain, or those of the description."""
+    """Return a function that draws between the bounds of a domain, or those of the description."""
 
     def draw(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any]) -> Tensor:
         if not is_inexact(dtype):
@@ -86,7 +86,7 @@ def _real(shape: Shape, low: float, high: float) -> Tensor:
 
 
 def _nonzero(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any]) -> Tensor:
-    """Draw numbers that are not near zero. Those that are get larger."""
+    """Draw numbers that are not near zero. A number near zero is made larger."""
     drawn = _between("any")(shape, dtype, described)
     if not is_inexact(dtype):
         return torch.where(drawn == 0, torch.ones_like(drawn), drawn)
@@ -119,7 +119,7 @@ def _permutation(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any])
 def _distinct(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any]) -> Tensor:
     count = math.prod(shape)
     values = torch.randperm(count).to(torch.float64)
-    # even steps from -2 to 2, as large as they can be
+    # Even steps from -2 to 2 are as large as they can be, so small moves keep the order.
     if is_inexact(dtype):
         values = values * (4.0 / max(count, 1)) - 2.0
     return values.reshape(shape).to(dtype)
@@ -171,14 +171,14 @@ def _spd(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any]) -> Tens
     """Draw Hermitian matrices whose eigenvalues are at least 1."""
     factor = _square("spd", shape, dtype)
     size = shape[-1]
-    # divided by the size, so that eigenvalues do not grow with it
+    # The division by the size keeps eigenvalues from growing with it.
     product = factor @ factor.mH / max(size, 1)
     return (product + torch.eye(size, dtype=factor.dtype)).to(dtype)
 
 
 def _unitary(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any]) -> Tensor:
-    q: Tensor = torch.linalg.qr(_square("unitary", shape, dtype)).Q
-    return q.to(dtype)
+    factor: Tensor = torch.linalg.qr(_square("unitary", shape, dtype)).Q
+    return factor.to(dtype)
 
 
 def _nearly_unitary(x: Tensor) -> Tensor:
@@ -196,10 +196,10 @@ def _rotation(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any]) ->
     """Draw orthogonal matrices of determinant 1."""
     if dtype.is_complex:
         raise ValueError("domain rotation has no complex numbers")
-    q = torch.linalg.qr(_square("rotation", shape, dtype)).Q
-    # with one column of the other sign, a reflection is a rotation
-    signs = torch.linalg.det(q).sign()[..., None, None]
-    return torch.cat([q[..., :1] * signs, q[..., 1:]], -1).to(dtype)
+    factor = torch.linalg.qr(_square("rotation", shape, dtype)).Q
+    # A reflection becomes a rotation if one column gets the other sign.
+    signs = torch.linalg.det(factor).sign()[..., None, None]
+    return torch.cat([factor[..., :1] * signs, factor[..., 1:]], -1).to(dtype)
 
 
 def _square(domain: str, shape: Shape, dtype: torch.dtype) -> Tensor:

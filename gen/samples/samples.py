@@ -1,10 +1,11 @@
-"""Wrap samples as flat functions from tensors to a tuple of tensors. They close over all other
-arguments.
+"""Wrap samples as flat functions from tensors to a tuple of tensors.
 
-A sample records which inputs are differentiable. One run of the op on plain tensors shows its
-facts: whether it draws random numbers, whether it writes to its inputs, which warnings its kernels
-give. Samples of one op and dtype are built once per generated module. Its checks share them, and
-the results computed for them (:attr:`Sample.memory`).
+The function closes over all other arguments. A sample records which inputs are differentiable. One
+run of the op on plain tensors shows its facts: whether it draws random numbers, whether it writes
+to its inputs, and which warnings its kernels give.
+
+Samples of one op and dtype are built once per generated module. Its checks share them, and the
+results computed for them (:attr:`Sample.memory`).
 """
 
 from __future__ import annotations
@@ -92,8 +93,9 @@ class Sample:
         return self.outputs(self.raw(self.op.call, tensors))
 
     def raw(self, call: Apply, tensors: Sequence[object], **extra: object) -> Any:
-        """Call `call` on the sample's arguments with `tensors` in their places. Return the
-        unchanged result.
+        """Call `call` on the sample's arguments with `tensors` in their places.
+
+        Return the result as it is.
         """
         if self.keeps_domains:
             tensors = list(map(_near, tensors, self.domains, self.differentiable))
@@ -103,14 +105,14 @@ class Sample:
         return call(*args, **kwargs, **extra)
 
     def run_backward(self) -> None:
-        """Run the op, and its backward pass if it has one. Nothing is noted of that."""
+        """Run the op, and its backward pass if it has one, without noting anything."""
         with seeded(self.seed):
             inputs = []
             for tensor, differentiable in zip(self.inputs, self.differentiable, strict=True):
                 inputs.append(tensor.clone().requires_grad_(differentiable))
             outputs = self.outputs(self.raw(self.op.call, inputs))
             with_history = [output for output in outputs if output.requires_grad]
-            # the size of a complex number is real, as backward() asks for
+            # backward() asks for a real number, as the size of a complex one is.
             torch.autograd.backward([output.abs().sum() for output in with_history])
 
     def outputs(self, raw: object) -> Values:
@@ -137,8 +139,9 @@ class Sample:
 
     @property
     def draws(self) -> bool:
-        """Return whether the op is only a draw: an ATen op with the tag of draws that drew random
-        numbers, which are its result.
+        """Return whether the op is only a draw.
+
+        Such an op is one of ATen with the tag of draws, whose result is the numbers that it drew.
         """
         tags = getattr(self.op.call, "tags", ())
         return self.facts.random and torch.Tag.nondeterministic_seeded in tags
@@ -212,8 +215,9 @@ def flat_tensors(result: object) -> Values:
 
 
 def _states() -> list[Tensor]:
-    """Return the states of the global generators, of the CPU and of an accelerator that has
-    started.
+    """Return the states of the global generators.
+
+    These are the generators of the CPU, and of an accelerator that has started.
     """
     states = [torch.get_rng_state()]
     device = torch.accelerator.current_accelerator()
@@ -227,8 +231,10 @@ def _states() -> list[Tensor]:
 
 
 class _RandomSpy(TorchDispatchMode):
-    """Note whether any kernel drew from the global generator, even if a wrapper restores the
-    generator's state afterwards.
+    """Note whether any kernel drew from the global generator.
+
+    A wrapper may restore the state of the generator afterwards, so the state after the op would not
+    show it.
     """
 
     supports_higher_order_operators = True
@@ -241,7 +247,7 @@ class _RandomSpy(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        # a branch or a loop has no tags
+        # A branch or a loop is no OpOverload and has no tags, so its draws are looked for.
         if isinstance(func, OpOverload) and torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **(kwargs or {}))
         before = _states()
@@ -253,7 +259,7 @@ class _RandomSpy(TorchDispatchMode):
 def _observe(sample: Sample) -> Facts:
     """Run the op once on copies of the inputs, and return its facts."""
     inputs = tuple(tensor.clone() for tensor in sample.inputs)
-    # Writes show as a higher version, or as another value.
+    # A write shows as a higher version, or as another value.
     versions = [copy._version for copy in inputs]
     try:
         with seeded(sample.seed), warnings.catch_warnings(record=True) as seen, _RandomSpy() as spy:  # type: ignore[no-untyped-call]
@@ -271,10 +277,11 @@ def _observe(sample: Sample) -> Facts:
 def _are_identical(first: Tensor, second: Tensor) -> bool:
     """Return whether values are equal, and NaN where the other one is.
 
-    Versions are not enough: kernels of batch norm write running statistics without incrementing
-    them.
+    Versions alone do not show all writes. Kernels of batch norm write running statistics without
+    incrementing them.
     """
-    if first.shape != second.shape:  # what the program has assigned to `data`
+    # An assignment to `data` may change the shape.
+    if first.shape != second.shape:
         return False
     if torch.equal(first, second):
         return True
@@ -295,15 +302,16 @@ def resolve(path: str) -> Any:
 
 
 def located(path: str) -> tuple[str, list[str]]:
-    """Return the module of a path of :func:`resolve`, which is imported, and the attributes that
-    lead on from it.
+    """Import the module of a path of :func:`resolve`.
+
+    Return the name of the module, and the attributes that lead on from it.
     """
     if ":" in path:
         module, attribute = path.split(":", 1)
         importlib.import_module(module)
         return module, attribute.split(".")
     parts = path.split(".")
-    # The longest beginning that can be imported is the module: torch.nn before torch.
+    # The longest beginning that can be imported is the module. So torch.nn comes before torch.
     for cut in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:cut])
         try:
@@ -331,7 +339,7 @@ def make_op(name: str, row: Mapping[str, Any]) -> Op:
         call = resolve(row.get("call") or name)
         return Op(name, call, inplace, out, reference, former_name=former)
     numpy_reference = None
-    # the row's own reference comes first
+    # The row's own reference takes precedence over that of OpInfo.
     if info.ref is not None and reference is None:
         numpy_reference = info.ref
     if out is None and info.supports_out:
@@ -347,15 +355,16 @@ def _resolve_key(row: Mapping[str, Any], key: str) -> Any:
     return resolve(row[key])
 
 
-_FORMER_NAMES: dict[str, str] = {}  # of the rows of this process that moved
+_FORMER_NAMES: dict[str, str] = {}  # the former names of the rows of this process that moved
 
 
 def by_former_names(label: str) -> str:
-    """Return the label of a program as it was before its rows moved: what is drawn by it is then
-    what it was.
+    """Return the label of a program as it was before its rows moved.
+
+    Labels seed draws, so the draws stay the same.
     """
     for name in _FORMER_NAMES.keys() & set(re.findall(r"[\w.]+", label)):
-        # whole names only: torch.exp is no part of torch.exp2
+        # Only whole names are replaced, because torch.exp is no part of torch.exp2.
         label = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", _FORMER_NAMES[name], label)
     return label
 
@@ -377,7 +386,8 @@ def candidates(
             if isinstance(source, str):
                 source = descriptions.called(source, resolve(source), dtype, device)
             rows = list(source)
-            # all are drawn, so that the others do not depend on the version
+            # All samples are drawn, so that those of other versions do not change the draws of the
+            # rest.
             calls = list(descriptions.build(rows, dtype, device))
             for index, described in enumerate(rows):
                 if not is_for_installed(described.get("torch")):
@@ -397,12 +407,14 @@ def first_samples(name: str, info: OpInfo, count: int) -> list[Sample]:
     """Return the first samples of the database for an op, in double precision if it takes that."""
     dtypes = info.supported_dtypes("cpu")
     dtype = torch.float64 if torch.float64 in dtypes else min(dtypes, key=str, default=None)
-    if dtype is None:  # an op of accelerators alone
+    # An op of accelerators alone has no dtype on the CPU.
+    if dtype is None:
         return []
     op = make_op(name, {})
     seed = ("first samples", op.seed, dtype)
     with seeded_with_numpy(*seed), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # sampling itself is not under test
+        # Sampling itself is not under test.
+        warnings.simplefilter("ignore")
         drawn = opinfo.drawn(info, "cpu", dtype, count)
     samples = []
     for index, sample in enumerate(drawn):
@@ -433,7 +445,7 @@ def _normalise(op: Op, index: int, call: Call, seed: int) -> Sample:
     leaves, spec = pytree.tree_flatten((list(call.args), call.kwargs))
     places = [place for place, leaf in enumerate(leaves) if _is_input(leaf)]
     detached = {id(leaves[place]): leaves[place].detach() for place in places}
-    # a tensor that occurs twice stays one, as an op may refuse that
+    # A tensor that occurs twice stays one, because an op may refuse that, and a copy would hide it.
     inputs = tuple(detached[id(leaves[place])] for place in places)
     differentiable = tuple(leaves[place].requires_grad for place in places)
     fixed = list(map(_without_history, leaves))
@@ -468,7 +480,7 @@ def _normalise(op: Op, index: int, call: Call, seed: int) -> Sample:
 
 
 def _show(leaf: object) -> str:
-    """Return an argument as text: of a tensor the dtype and the shape, since numbers are many."""
+    """Return an argument as text. A tensor shows as its dtype and shape."""
     if isinstance(leaf, Tensor):
         return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
     if callable(leaf) and hasattr(leaf, "__name__"):
@@ -483,8 +495,10 @@ def _is_input(leaf: object) -> bool:
 
 
 def _fresh(leaf: object) -> object:
-    """Return what a run of the op gets: of a generator a copy, so that each run draws the same. On
-    another device than the CPU it gets what belongs there.
+    """Return the argument that a run of the op gets in place of `leaf`.
+
+    A generator is copied, so that each run draws the same. On another device than the CPU the
+    argument is moved there.
     """
     place = current_place()
     if place is not None:
@@ -499,8 +513,9 @@ def _without_history(leaf: object) -> object:
 
 
 def _layout(x: Tensor) -> tuple[int, tuple[int, ...], torch.dtype]:
-    """Return what samples of one signature have in common: of a size, whether it is 0, 1 or
-    more.
+    """Return the part of a signature that an input contributes.
+
+    Kernels treat sizes of 0 and 1 specially, so a size counts as 0, 1 or more.
     """
     return x.ndim, tuple(min(size, 2) for size in x.shape), x.dtype
 
@@ -526,10 +541,12 @@ class Store:
         device: str,
         wrapped: bool,
     ) -> list[Sample]:
-        """Return all candidates. `wrapped` selects OpInfo's wrapper for derivatives if the op has
-        one, and keeps inputs in their domains.
+        """Return all candidates.
+
+        `wrapped` selects OpInfo's wrapper for derivatives if the op has one. It also keeps inputs
+        in their domains.
         """
-        # modules run one after another, and no other one asks for these ops
+        # Modules run one after another, and no other one asks for the ops of this family.
         if family != self.family:
             self._pools.clear()
             self.family = family
@@ -543,7 +560,7 @@ class Store:
             return pool
         kept = (*key, "in their domains")
         if kept not in self._pools:
-            # `replace` would pass on what was computed without the domains.
+            # `replace` would pass on the results that were computed without the domains.
             in_domains = []
             for sample in pool:
                 in_domains.append(replace(sample, keeps_domains=True, memory={}, _facts=None))

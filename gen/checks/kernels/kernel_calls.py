@@ -77,7 +77,7 @@ class Kernel:
         # An argument without an alias that is written to has to stay as it is, see `_Memory.fault`.
         written = names_of(writes_of(overload))
         parameters = [
-            # `real_type` has a dtype as ScalarType, where `type` has an int
+            # `real_type` has a dtype as ScalarType, but `type` has it as an int.
             Parameter(
                 argument.name,
                 str(argument.real_type),
@@ -100,10 +100,9 @@ class Kernel:
     ) -> Kernel:
         """Return a function as a kernel, for a call whose values say the kinds of arguments.
 
-        ``name``: for messages. ``call``: the function. ``args`` and ``kwargs``: its right call.
-
-        It may write to any tensor, since it has no schema. Arguments by place are called by their
-        number: ``argument 0``.
+        `name` is its name in messages, and `args` and `kwargs` are its right call. The function may
+        write to any tensor, since it has no schema. Arguments by place are called by their number,
+        such as ``argument 0``.
         """
         numbered = [(f"argument {place}", value) for place, value in enumerate(args)]
         parameters = [Parameter(key, _kind(value), False, True) for key, value in numbered]
@@ -111,9 +110,9 @@ class Kernel:
         return cls(name, call, parameters)
 
     def run(self, values: dict[str, object]) -> object:
-        """Call it with arguments by the names of its parameters, and return the results.
+        """Call the kernel with arguments by the names of its parameters, and return the results.
 
-        ``values``: the arguments. One that is left out has its default. Raises what it raises.
+        An argument that `values` leaves out has its default. Raises the error of the kernel.
         """
         args: list[object] = []
         kwargs: dict[str, object] = {}
@@ -137,10 +136,11 @@ _KINDS: dict[type, str] = {torch.dtype: "ScalarType", torch.layout: "Layout", co
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A call of a kernel. `label` says what is other than in a right call."""
+    """A call of a kernel."""
 
     kernel: Kernel
     arguments: Arguments
+    # the difference from a right call
     label: str = "the right call"
 
     def is_taken(self) -> bool:
@@ -150,13 +150,10 @@ class KernelCall:
     def fault(self) -> str:
         """Return what the call does that no call may do. Empty if there is nothing.
 
-        The call is made twice, and once more each way if the results differ: a result that is
-        another one in each call, as that of a draw, says nothing of memory. Both pieces of memory
-        live until the end, so that no result lies where the other piece was.
-
         The process may end here. :func:`~gen.checks.kernels.dying_calls.outcomes_of` survives it.
         """
         answers: list[Answer] = []
+        # Both memories live until the end, so that no result lies where the other memory was.
         memories = [_Memory(turn, self._written) for turn in range(2)]
         for memory in memories:
             answers.append(self._answer(memory))
@@ -167,10 +164,12 @@ class KernelCall:
         output = _first_difference(*answers)
         if output is None:
             return ""
+        # A result that differs in each call, as that of a draw, says nothing of memory. Nor does
+        # memory that the kernel returns without having written to it.
         for turn in range(2):
             again = self._answer(_Memory(turn, self._written))
             if _first_difference(answers[turn], again) is not None:
-                return ""  # it draws, or gives memory that it has not written to
+                return ""
         return f"{output} depends on what lies beside the arguments"
 
     @property
@@ -185,7 +184,7 @@ class KernelCall:
         What has no description as a tensor, such as a compressed one of no dimension, counts as
         refused. Results are copied at once, as they may be views of the arguments.
         """
-        # `torch.manual_seed` seeds accelerators as well, and takes longer than most calls
+        # `torch.manual_seed` seeds accelerators as well, and takes longer than most calls.
         torch.default_generator.manual_seed(0)
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
@@ -193,7 +192,7 @@ class KernelCall:
                 values = memory.built(self.arguments)
                 results = self.kernel.run(values)
                 return [_copy(result) for result in pytree.tree_leaves(results)]
-            # kernels raise different errors, and there is no tensor of some descriptions
+            # Kernels raise different errors, and some descriptions fit no tensor.
             except Exception as error:
                 return error
 
@@ -212,13 +211,13 @@ def _assertion(answer: Answer) -> str:
 class _Memory:
     """Tensors of a call, each in the middle of a larger piece of memory.
 
-    ``turn``: 0 for zeros in the rest of it, 1 for NaN, or ones where there is none. The storage of
-    a tensor is its part of the piece alone, and no op can make it larger: in a view of the piece,
-    ops of views may read the rest, and a buffer may grow into it. A tensor without elements has
-    memory of its own.
+    The storage of a tensor is only its part of the piece, and no op can make it larger. If it were
+    a view of the piece, ops of views could read the rest, and a buffer could grow into it. A tensor
+    without elements has memory of its own.
     """
 
     def __init__(self, turn: int, written: Collection[str]) -> None:
+        # 0 for zeros in the rest of a piece, 1 for NaN, or for ones where there is no NaN
         self._turn = turn
         self._written = written
         self._name = ""
@@ -244,7 +243,7 @@ class _Memory:
         whole = x.new_full((size + 2 * _ROOM,), _filler(x.dtype, self._turn))
         middle = whole[_ROOM : _ROOM + size]
         middle.copy_(x.reshape(-1))
-        # Through NumPy, whose array of a slice becomes a storage that ends where the slice does.
+        # NumPy's array of a slice becomes a storage that ends where the slice does.
         raw = torch.from_numpy(middle.view(torch.uint8).numpy())
         inside = raw.view(x.dtype).view(x.shape)
         self._pieces.append(_Piece(self._name, whole, inside, x))
@@ -256,10 +255,10 @@ class _Memory:
         return any(piece.inside.shape != piece.before.shape for piece in self._pieces)
 
     def fault(self) -> str:
-        """Return which argument, or what lies beside it, is other than before the call.
+        """Say which argument the call has changed, or which memory beside an argument.
 
-        An argument that may be written to may have other elements and another size. What lies
-        beside it stays in any case, whether the call has raised an error or not.
+        An argument that may be written to may have other elements and another size. The memory
+        beside it must stay as it is, even if the call has raised an error.
         """
         for piece in self._pieces:
             is_written = piece.name in self._written
@@ -315,22 +314,21 @@ def _filler_bytes(dtype: torch.dtype, turn: int) -> Tensor:
 
 
 def _filler(dtype: torch.dtype, turn: int) -> float:
-    """Return what lies beside a tensor in this turn.
-
-    NaN goes through most arithmetic. Of integers, one is an index that most tensors have.
-    """
+    """Return the number that lies beside a tensor in this turn."""
     if not turn:
         return 0.0
+    # NaN spreads through most arithmetic. An integer may be an index, and most tensors have the
+    # index 1.
     if dtype.is_floating_point or dtype.is_complex:
         return math.nan
     return 1.0
 
 
 def _copy(result: object) -> object:
-    """Return what of a result can be compared: a copy of a tensor, or the result itself.
+    """Return the part of a result that can be compared: a copy of a tensor, or the result itself.
 
-    None stands for a tensor of another layout, of which ops say in other ways what lies in memory,
-    and for one that has more elements than any right result here, as an expanded one may.
+    None stands for a tensor of another layout. It also stands for a tensor with more elements than
+    any right result here, such as an expanded one.
     """
     if not isinstance(result, Tensor):
         return result
@@ -347,12 +345,11 @@ def _copy(result: object) -> object:
 
 
 def _first_difference(first: Answer, second: Answer) -> str | None:
-    """Return which result differs, or that only one call was taken. None if there is none.
-
-    A call that is refused beside zeros and taken beside NaN has looked there to decide.
+    """Return the first difference between the results of two calls, or None if there is none.
 
     Two refusals are no difference, whatever their errors are.
     """
+    # A call that is refused beside zeros and taken beside NaN has looked there to decide.
     if isinstance(first, Exception) or isinstance(second, Exception):
         both = isinstance(first, Exception) and isinstance(second, Exception)
         return None if both else "whether it is taken"

@@ -2,8 +2,8 @@
 
     cat(tensors=[x, y], dim=1)   ->   tensors=[], tensors=[x], dim=-1, dim=2**31, …
 
-Each call has one argument that is other than in the right one, or all tensors alike, so that a
-report says which of them a kernel trusts. Nothing says here which calls are mistakes: a kernel may
+Each call differs from the right one in one argument, or in the same way in all tensors. So a report
+says which of them a kernel trusts. This module does not say which calls are mistakes. A kernel may
 take or refuse any of them.
 """
 
@@ -24,7 +24,7 @@ Change = tuple[str, Described]
 Changes = Iterator[Change]
 OfTensor = Callable[[Described], Described]
 _HUGE = 2**31  # one more than int32 holds
-_HUGEST = 2**62  # so many elements of four bytes are more bytes than 64 bits can count
+_HUGEST = 2**62  # the bytes of so many elements are more than 64 bits can count
 _DTYPES = {
     "float32": ("float64", "int64", "bool"),
     "float64": ("float32", "int64"),
@@ -104,7 +104,7 @@ def _changes(value: Described, argument: Parameter, beyond: int) -> Changes:
         yield from _of_numbers(value, beyond)
     else:
         others = list(_BY_KIND.get(plain, ()))
-        # A number may be a dimension or an index, so it is out of range on either side, too.
+        # A number may be a dimension or an index, so it also gets out of range on either side.
         if plain == "int":
             others += [beyond + 1, -1 - beyond]
         for other in others:
@@ -193,7 +193,7 @@ def _of_sizes(x: Described) -> Changes:
     """
     shape = x["shape"]
     for dim, size in enumerate(shape):
-        # without the size itself, and without the -1 of a dimension that is empty
+        # The size itself is no change, and an empty dimension has no size one less.
         others = {0, 1, size // 2, size - 1, size + 1, 3 * size + 1} - {size, -1}
         for other in sorted(others):
             other_shape = [*shape[:dim], other, *shape[dim + 1 :]]
@@ -295,7 +295,7 @@ def _of_equal_shapes(arguments: Arguments) -> Iterator[tuple[str, OfTensor]]:
     """
     counts = Counter(_shapes_in(list(arguments.values())))
     for shape, count in counts.items():
-        # what one tensor alone has is changed argument by argument
+        # A shape of one tensor alone is changed argument by argument.
         if count == 1:
             continue
         for dim, size in enumerate(shape):

@@ -30,14 +30,14 @@ class Geometry:
 
     @staticmethod
     def packed(shape: Shape, step: int = 1) -> Geometry:
-        """Return that of new memory. `step`: cells of an element."""
+        """Return the geometry of new memory, in which an element has `step` cells."""
         strides = [step * math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
         return Geometry(shape, tuple(strides))
 
     def places(self) -> list[int]:
         """Return the cell of each element."""
         ranges = [
-            # `range` refuses a step of 0
+            # `range` refuses a step of 0, which a repeated dimension has.
             range(0, size * stride, stride) if stride else [0] * size
             for size, stride in zip(self.shape, self.strides, strict=True)
         ]
@@ -73,7 +73,7 @@ class Geometry:
         shape[dim] = len(range(start, stop, step))
         strides[dim] *= step
         offset = self.offset
-        # an empty range may begin behind the last cell
+        # An empty range may begin behind the last cell, where an offset would be out of range.
         if shape[dim] > 0:
             offset += start * self.strides[dim]
         return Geometry(tuple(shape), tuple(strides), offset)
@@ -104,17 +104,18 @@ class Geometry:
         if front < 0 or not fits:
             raise Refused(f"{self.shape} does not expand to {shape}")
         steps = zip(self.strides, self.shape, shape[front:], strict=True)
-        # a dimension that is repeated gets the stride 0
+        # A dimension that is repeated gets the stride 0.
         strides = [stride * (size == wanted) for stride, size, wanted in steps]
         return Geometry(shape, (*(0,) * front, *strides), self.offset)
 
     def reshaped(self, shape: Shape) -> Geometry | None:
-        """Return the same cells in another shape. None if strides cannot say it."""
+        """Return the same cells in another shape, or None if no strides lead to them."""
+        # Without elements there is no cell whose step could be seen.
         if 0 in shape:
             return replace(Geometry.packed(shape), offset=self.offset)
         places = self.places()
         positions = Geometry.packed(shape)
-        # the step of a dimension is seen at its second slice
+        # The first element of the second slice of a dimension shows its step.
         strides = [
             places[step] - places[0] if size > 1 else 1
             for size, step in zip(shape, positions.strides, strict=True)
@@ -129,7 +130,7 @@ def whole_shape(shape: Sequence[int], count: int) -> Shape:
     known = math.prod(filter(lambda size: size != -1, sizes))
     if -1 in sizes and known:
         sizes[sizes.index(-1)] = count // known
-    # a second -1, a remainder and an unknown size all leave another count
+    # A second -1, a remainder and an unknown size all lead to another count.
     if -1 in sizes or math.prod(sizes) != count:
         raise Refused(f"{count} elements have no shape {tuple(shape)}")
     return tuple(sizes)

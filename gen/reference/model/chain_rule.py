@@ -40,7 +40,8 @@ def value_of(cell: Cell) -> float:
 
 def computed(value: float, *pairs: tuple[Cell, Slope]) -> Cell:
     """Return a number computed from the cells of `pairs`, each with the slope by it."""
-    # most of the time of a model is spent here
+    # Most of the time of a model is spent here, so the tuple is built from a list, which is faster
+    # than from a generator.
     sources = tuple([(cell, slope) for cell, slope in pairs if isinstance(cell, Number)])
     return Number(value, sources) if sources else value
 
@@ -68,14 +69,17 @@ def values_of(cells: Iterable[Cell]) -> list[float]:
 
 
 def scale(cell: Cell, factor: float) -> Cell:
-    """Return `a` times a constant. Times 1 it is the number itself."""
+    """Return a number times a constant. Times 1 it is the number itself."""
     if factor == 1.0:
         return cell
     return computed(value_of(cell) * factor, (cell, lambda: factor))
 
 
 def same(cell: Cell) -> Cell:
-    """Return the number anew, as a copy of a tensor has it: a hook of the copy is not of `a`."""
+    """Return a new number of the same value, as a copy of a tensor has it.
+
+    A hook of the copy does not see the derivative by `cell`.
+    """
     return computed(value_of(cell), (cell, lambda: 1.0))
 
 
@@ -105,7 +109,7 @@ def exponential(cell: Cell) -> Cell:
 
 
 def reciprocal(cell: Cell) -> Cell:
-    """Return 1 / `a`."""
+    """Return 1 / `cell`."""
 
     def slope() -> Cell:
         y = reciprocal(cell)
@@ -115,7 +119,7 @@ def reciprocal(cell: Cell) -> Cell:
 
 
 def reciprocal_root(cell: Cell) -> Cell:
-    """Return 1 / sqrt(`a`)."""
+    """Return 1 / sqrt(`cell`)."""
 
     def slope() -> Cell:
         return scale(multiply(reciprocal_root(cell), reciprocal(cell)), -0.5)
@@ -124,8 +128,8 @@ def reciprocal_root(cell: Cell) -> Cell:
 
 
 def positive_part(cell: Cell) -> Cell:
-    """Return `a` where it is positive, else 0."""
-    # not a plain 0.0: the result depends on `a`, with a derivative of 0
+    """Return `cell` where it is positive, else 0."""
+    # A plain 0.0 would have no history, but the result depends on `cell` with a derivative of 0.
     return same(cell) if value_of(cell) > 0 else scale(cell, 0.0)
 
 
@@ -135,14 +139,15 @@ def magnitude(cell: Cell) -> Cell:
 
 
 def with_slope(value: float, source: Cell, slope: float) -> Cell:
-    """Return `value`, of which a handwritten backward says that its slope by `a` is `slope`."""
+    """Return `value` with a slope by `source` that a handwritten backward states."""
     return computed(value, (source, lambda: slope))
 
 
 def derivatives(roots: Iterable[tuple[Cell, Cell]], leaves: Sequence[Cell]) -> list[Cell]:
     """Return the derivative of the sum of ``root * weight`` by each of `leaves`.
 
-    By the chain rule, from the roots to the leaves, each number after all those computed from it.
+    The chain rule leads from the roots to the leaves. Each number comes after all those that were
+    computed from it.
     """
     totals: dict[int, Cell] = {}
 
@@ -161,7 +166,7 @@ def derivatives(roots: Iterable[tuple[Cell, Cell]], leaves: Sequence[Cell]) -> l
         totals[id(number)] = total
         for source, slope in number.sources:
             count(source, _share(total, slope()))
-    # anew, as one number may be the share of several
+    # A number may be the share of several leaves, so each derivative is a new number.
     return [same(totals.get(id(leaf), 0.0)) for leaf in leaves]
 
 
@@ -174,7 +179,7 @@ def _share(total: Cell, slope: Cell) -> Cell:
 
 def _from_last(roots: Iterable[Number]) -> list[Number]:
     """Return the numbers that `roots` were computed from, each before its sources."""
-    # With a stack of its own, as a history may be deeper than Python's recursion.
+    # A history may be deeper than Python's recursion, so the walk has its own stack.
     order: list[Number] = []
     seen: set[int] = set()
     for root in roots:

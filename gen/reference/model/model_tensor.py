@@ -6,9 +6,8 @@
 An element of a complex tensor is a pair of numbers, its parts. So conjugates, negatives and parts
 of complex tensors are views of the same cells, as they are in torch.
 
-A call for which shapes do not fit, or of which torch does not say what it gives, raises
-:class:`~.cell_geometry.Refused`: a write to cells that it reads elsewhere, or to a history that no
-longer records.
+A call raises :class:`~.cell_geometry.Refused` if shapes do not fit, or if torch does not say what
+it gives. For example, torch does not say that of a write to cells which the call reads elsewhere.
 """
 
 from __future__ import annotations
@@ -190,7 +189,7 @@ class Tensor(Viewed):
         dim = self.geometry.dim(dim)
         last = (*self.shape[:dim], *self.shape[dim + 1 :], self.shape[dim])
         moved = Tensor.of(sums, last, self.kind)
-        # the rows were read one after another, so their dimension is the last one here
+        # The rows were read one after another, so their dimension is the last one of `moved`.
         order = list(range(self.dim() - 1))
         order.insert(dim, self.dim() - 1)
         return moved.permute(order).clone()
@@ -208,7 +207,7 @@ class Tensor(Viewed):
             raise Refused("a product of two matrices that fit")
         rows, columns = self.unbind(0), other.unbind(1)
         products = [row.mul(column).sum() for row, column in itertools.product(rows, columns)]
-        # no parts have no shape by which `joined` could join them
+        # Without parts, `joined` would have no shape to join by.
         if not products:
             return Tensor.of([], (len(rows), len(columns)), self.kind)
         return joined(products, 0, new=True).view(len(rows), len(columns))
@@ -226,7 +225,7 @@ class Tensor(Viewed):
 
     def softmax(self, dim: int) -> Tensor:
         """Return exponentials that have the sum 1 in a dimension."""
-        # without a shift by the maximum: numbers that are too large are refused
+        # Numbers that are too large are refused, so no shift by the maximum is needed.
         whole = self.exp()
         return whole.div(whole.sum(dim).unsqueeze(dim))
 
@@ -278,7 +277,7 @@ class Tensor(Viewed):
         left, right = _alike(*_broadcast(self, _tensor(other)))
         found = map(function, left.elements(), right.elements())
         result = Tensor.of(list(found), left.shape, left.kind)
-        # torch gives a result the order in memory of its arguments
+        # Torch gives a result the order in memory of its arguments.
         result.memory.is_ordered = self.is_in_order and _tensor(other).keeps_order_of(self)
         return result
 
@@ -372,7 +371,7 @@ class Tensor(Viewed):
         if not is_gathered(keys):
             self[index].copy_(value)
             return
-        # ``self[index]`` would be a copy, so each row is written by itself
+        # ``self[index]`` would be a copy, so each row is written by itself.
         rows = self._rows(keys)
         if isinstance(value, Tensor):
             self._require_other_memory(value)
@@ -397,7 +396,7 @@ class Tensor(Viewed):
         if not self.history:
             return
         if self.hooks:
-            # torch does not say what a later write makes of it
+            # Torch does not say what a later write makes of the hook, so such writes are refused.
             self.hooks[-1].append(factor)
             self.memory.writable = False
             return
@@ -422,7 +421,10 @@ class Tensor(Viewed):
 
 
 def joined(parts: Sequence[Tensor], dim: int, new: bool = False) -> Tensor:
-    """Return tensors one after another in a dimension, as a new tensor. `new`: in a new one."""
+    """Return tensors one after another in a dimension, as a new tensor.
+
+    With `new`, the dimension is a new one, as for ``torch.stack``.
+    """
     if new:
         parts = [part.unsqueeze(dim) for part in parts]
     slices = list(itertools.chain.from_iterable(part.unbind(dim) for part in parts))
@@ -432,7 +434,7 @@ def joined(parts: Sequence[Tensor], dim: int, new: bool = False) -> Tensor:
         raise Refused("parts of one kind and shape")
     elements = itertools.chain.from_iterable(row.copies() for row in slices)
     first = Tensor.of(list(elements), (len(slices), *shapes.pop()), kinds.pop())
-    # the slices lie in the first dimension, and belong in another one
+    # The slices lie in the first dimension here, but they belong in another one.
     order = list(range(1, first.dim()))
     order.insert(parts[0].geometry.dim(dim), 0)
     return first.permute(order).clone()

@@ -65,7 +65,8 @@ class Memory:
         """Put a number into a cell."""
         if not _RECORDING.on:
             cell = chain_rule.value_of(cell)
-            if self.leaves:  # a new value of the same leaf
+            # A write under no_grad gives the same leaf a new value.
+            if self.leaves:
                 cell = chain_rule.with_slope(cell, self.leaves[place], 1.0)
         self.cells[place] = cell
 
@@ -126,10 +127,10 @@ class Stored:
     def _view(self, geometry: Geometry, **changes: Any) -> Self:
         """Return a tensor that shows cells of the same memory."""
         if not _RECORDING.on:
-            # as in torch, a view that is made under no_grad has no history
+            # As in torch, a view that is made under no_grad has no history.
             changes = {"history": False, **changes}
-        # The lists are shared, not copied: a hook of the base that comes later counts for the view
-        # too. Its own hooks go into a list that the base does not have.
+        # The lists are shared, because a later hook of the base counts for the view too. The view's
+        # own hooks go into a list that the base does not have.
         return replace(self, geometry=geometry, hooks=(*self.hooks, []), **changes)
 
     # --- reading and writing ----------------------------------------------------------------------
@@ -179,7 +180,7 @@ class Stored:
         cell = chain_rule.scale(cell, sign)
         if not self.hooks or not isinstance(cell, Number):
             return cell
-        # called when a derivative is asked for, and so with the hooks that came after the reading
+        # The factor is computed when a derivative is asked for, so hooks after this reading count.
         return chain_rule.computed(cell.value, (cell, self._factor))
 
     def _factor(self) -> float:
@@ -226,7 +227,7 @@ class Stored:
             if other.memory is not self.memory:
                 continue
             theirs = other.geometry.expand(self.shape).places()
-            # the same cell at the same element is read before it is written
+            # A cell that is read and written at the same element is read first.
             if theirs != mine and set(theirs) & set(mine):
                 raise Refused("cells are read at one element and written at another")
 

@@ -1,5 +1,7 @@
-"""Views: tensors that show cells of another one. A view has the cells of its base, in another
-order or a part of them."""
+"""Views: tensors that show cells of another one.
+
+A view has all or some of the cells of its base, perhaps in another order.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ class Viewed(Stored):
     def transpose(self, first: int, second: int) -> Self:
         """Return two dimensions exchanged."""
         dims = list(range(self.dim()))
-        # as numbers from 0, since -1 and the last dimension are the same
+        # Numbers from 0 are compared, since -1 and the last dimension are the same.
         place, other = self.geometry.dim(first), self.geometry.dim(second)
         dims[place], dims[other] = dims[other], dims[place]
         return self._view(self.geometry.permute(dims))
@@ -95,7 +97,7 @@ class Viewed(Stored):
     def squeeze(self) -> Self:
         """Return the tensor without dimensions of size 1."""
         geometry = self.geometry
-        # from the last one, so that the numbers of those in front stay
+        # The last dimension comes first, so that the numbers of those in front stay.
         for dim in reversed(range(self.dim())):
             if geometry.shape[dim] == 1:
                 geometry = geometry.without(dim)
@@ -112,7 +114,7 @@ class Viewed(Stored):
         if self.dim() < 2:
             raise Refused("a diagonal takes two dimensions")
         first, second = self.shape[:2]
-        # one step along the diagonal is a step in each of the two dimensions
+        # One step along the diagonal is a step in each of the two dimensions.
         step = self.geometry.strides[0] + self.geometry.strides[1]
         rest = self.geometry.without(1).without(0)
         return self._view(rest.insert(len(rest.shape), min(first, second), step))
@@ -122,7 +124,7 @@ class Viewed(Stored):
         dim = self.geometry.dim(dim)
         if not 0 <= size <= self.shape[dim]:
             raise Refused("the window is larger than the dimension")
-        # windows that would reach beyond the end are left out
+        # A window that would reach beyond the end is left out, as in torch.
         count = (self.shape[dim] - size) // step + 1
         stride = self.geometry.strides[dim]
         windows = self.geometry.without(dim).insert(dim, count, stride * step)
@@ -131,12 +133,12 @@ class Viewed(Stored):
     def as_strided(self, shape: Shape, strides: Shape) -> Self:
         """Return other elements of the tensor's own, by sizes and strides."""
         step = STEPS[self.kind]
-        # torch's strides count elements, and those of the model cells
+        # Torch's strides count elements, but those of the model count cells.
         scaled = tuple(step * stride for stride in strides)
         found = Geometry(tuple(shape), scaled, self.geometry.offset)
         if not self.memory.is_ordered:
             raise Refused("elements that lie in an order of torch's own")
-        # torch allows every element of the storage. The model knows only those of this tensor.
+        # Torch allows every element of the storage. The model knows only those of this tensor.
         if not set(found.places()) <= set(self.geometry.places()):
             raise Refused("elements that the tensor does not have")
         if self.conjugate or self.negative:
@@ -147,7 +149,7 @@ class Viewed(Stored):
         """Return parts of a dimension, each of this size."""
         dim = self.geometry.dim(dim)
         starts = range(0, self.shape[dim], size)
-        # the last part is what is left
+        # The last part may be smaller than the others.
         return tuple(
             self.narrow(dim, start, min(size, self.shape[dim] - start)) for start in starts
         )
@@ -160,7 +162,8 @@ class Viewed(Stored):
     def chunk(self, count: int, dim: int = 0) -> tuple[Self, ...]:
         """Return so many parts of a dimension at most, of one size but for the last."""
         size = self.shape[self.geometry.dim(dim)]
-        # rounded up, so that there are no more parts than asked for, and 1 for an empty dimension
+        # The size is rounded up, so that there are no more parts than asked for. It is 1 for an
+        # empty dimension, since `range` refuses a step of 0.
         return self.split(max(1, -(-size // count)), dim)
 
     def detach(self) -> Self:

@@ -137,7 +137,7 @@ class Cache:
             if entry is None:
                 self._count(self._misses, self._explain_miss(name, parts))
                 return None
-            # the name has only a part of the digest, and anybody may rename files
+            # The name has only a part of the digest, and anybody may rename files.
             if entry.get("key") != parts:
                 raise Damaged("it is for another program")
             modules = _cut(joint, entry.get("saved"))
@@ -161,7 +161,7 @@ class Cache:
         for other in self._folder.names():
             if not other.startswith(graph):
                 continue
-            # another process may remove or damage it meanwhile; then it explains nothing
+            # Another process may remove or damage the entry meanwhile. Then it explains nothing.
             try:
                 key = (self._folder.read(other) or {}).get("key")
             except (Damaged, OSError):
@@ -205,7 +205,7 @@ def _positions_of_saved(joint: Joint, forward: fx.GraphModule) -> list[int] | No
     None if one of them is a node of the partition's own, which an entry cannot name.
     """
     positions = {node.name: index for index, node in enumerate(joint.module.graph.nodes)}
-    # the results of the program come first, then what is saved for the backward
+    # The results of the program come first, and then the values that are saved for the backward.
     results = results_of(forward.graph)
     names = [result.name for result in results[joint.n_forward :]]
     if not all(name in positions for name in names):
@@ -216,10 +216,10 @@ def _positions_of_saved(joint: Joint, forward: fx.GraphModule) -> list[int] | No
 def _cut(joint: Joint, positions: object) -> _Modules:
     """Return the modules of a cut.
 
-    ``positions``: of the saved nodes, as an entry has them. This may be anything that JSON can
-    have. ``Damaged`` if it is no cut of this graph.
+    ``positions`` of the saved nodes may be anything that JSON can have. ``Damaged`` if they are no
+    cut of this graph.
     """
-    # by their texts, because an item may be a list, which has no hash
+    # Items are compared by their texts, because an item may be a list, which has no hash.
     if not isinstance(positions, list) or len(set(map(repr, positions))) < len(positions):
         raise Damaged("it is no list of nodes")
     parts = Parts(joint.module, joint.n_forward)
@@ -228,7 +228,7 @@ def _cut(joint: Joint, positions: object) -> _Modules:
         order = parts.backward_order(parts.saved(chosen))
     except RuntimeError as error:
         raise Damaged("a saved value is missing") from error
-    # an entry may be forged, and a draw that runs twice would be a wrong program
+    # An entry may be forged, and a draw that runs twice would be a wrong program.
     for node in order:
         if node in parts.forward_set and kept_in_forward(node, parts):
             raise Damaged("a value that must be saved is missing")
@@ -243,7 +243,7 @@ def _nodes_at(parts: Parts, positions: list[object]) -> list[fx.Node]:
     candidates = set(parts.candidates)
     nodes: list[fx.Node] = []
     for position in positions:
-        # not isinstance(): True and False are no positions
+        # True and False are no positions, but isinstance() would take them for integers.
         if type(position) is not int or not 0 <= position < len(parts.nodes):
             raise Damaged("it names what cannot be saved")
         node = parts.nodes[position]
@@ -255,7 +255,7 @@ def _nodes_at(parts: Parts, positions: list[object]) -> list[fx.Node]:
 
 def _is_saveable(node: fx.Node) -> bool:
     """Return whether ``node`` is a tensor or a number."""
-    # an attribute of the module is there in the backward anyway
+    # The module of the backward has the attribute too, so it need not be saved.
     if node.op == "get_attr":
         return False
     return isinstance(node.meta.get("val"), torch.Tensor) or is_size(node)
@@ -268,8 +268,10 @@ def _cache_at(folder: str) -> Cache:
 
 
 def default_cache() -> Cache | None:
-    """Return the cache in the folder that the environment variable ``RUNTIME_AOT_CACHE`` names;
-    None if it names none."""
+    """Return the cache in the folder that the environment variable ``RUNTIME_AOT_CACHE`` names.
+
+    It is None if the variable is not set.
+    """
     folder = os.environ.get(VARIABLE)
     if not folder:
         return None
@@ -277,8 +279,9 @@ def default_cache() -> Cache | None:
 
 
 def cache_info() -> CacheInfo:
-    """Return :meth:`Cache.info` of the folder that ``RUNTIME_AOT_CACHE`` names; zeros if it names
-    none.
+    """Return :meth:`Cache.info` of the folder that ``RUNTIME_AOT_CACHE`` names.
+
+    All counts are zero if the variable is not set.
 
     >>> cache_info().hits
     0

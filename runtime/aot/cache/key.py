@@ -68,7 +68,7 @@ def parts_of_key(
 
     ``options``: the keywords of the call of ``partition``. ``NoKey`` if there is no key.
     """
-    # first, as it takes the least time and may refuse
+    # The partition comes first, because it takes the least time and may have no key.
     name = _describe_partition(partition, options)
     guards: object = ""
     if joint.abstraction is not None:
@@ -85,8 +85,10 @@ def parts_of_key(
 
 
 def file_name(parts: Mapping[str, str]) -> str:
-    """Return the name of the entry. It begins with the graph, as entries for one graph are compared
-    in order to explain a miss."""
+    """Return the name of the entry.
+
+    It begins with the graph, because a miss is explained by the entries for the same graph.
+    """
     return f"{parts['graph'][:40]}-{_digest(sorted(parts.items()))[:40]}"
 
 
@@ -101,7 +103,7 @@ def _describe_partition(partition: Partition, options: Mapping[str, object]) -> 
     while isinstance(partition, functools.partial):
         if partition.args:
             raise NoKey("a partition with positional arguments")
-        # a keyword of the call is in the place of one of the partial
+        # A keyword of the call replaces the same keyword of the partial, as Python does it.
         options = {**partition.keywords, **options}
         partition = partition.func
     if partition is default_partition:
@@ -119,7 +121,7 @@ def _describe_partition(partition: Partition, options: Mapping[str, object]) -> 
 def _graph(module: fx.GraphModule) -> Iterator[object] | tuple[object, ...]:
     """Return all nodes of a graph, with the facts that a partition asks for."""
     numbers: dict[fx.Node, int] = {}
-    # the numbers of regions count those of the process, so each gets one of this graph
+    # Regions are numbered across the process, so each gets a number within this graph.
     regions: dict[int, int] = {}
     nodes = []
     tangents = set(marked(module.graph))
@@ -150,7 +152,7 @@ def _target(node: fx.Node, module: fx.GraphModule) -> object:
         func = node.target
         if isinstance(func, OpOverload):
             return str(func)
-        # a name says which function it is only where that is found under it
+        # A name identifies a function only if the owner has the function under it.
         name = getattr(func, "__name__", "")
         if any(getattr(owner, name, None) is func for owner in _OPERATORS):
             return name
@@ -161,11 +163,11 @@ def _target(node: fx.Node, module: fx.GraphModule) -> object:
         attribute = operator.attrgetter(str(node.target))(module)
         if isinstance(attribute, fx.GraphModule):
             return _graph(attribute)
-        # an entry holds none of its elements, so they are no part of the key
+        # An entry holds none of its elements, so they are no part of the key.
         if isinstance(attribute, torch.Tensor):
             return _value(attribute)
         return type(attribute).__qualname__
-    # names of placeholders decide nothing
+    # The names of placeholders do not decide where a graph is cut.
     return ""
 
 
@@ -191,10 +193,10 @@ def _value(value: object) -> object:
 
 
 def _size(size: object) -> object:
-    """Return a number as text; of a symbol the expression, and its value in the trace."""
+    """Return a number as text. For a symbol, return its expression and its value in the trace."""
     if not isinstance(size, SYMBOLIC):
         return repr(size)
-    # a cut weighs bytes by the values that sizes had in the trace
+    # A cut weighs bytes by the values that sizes had in the trace, so they are part of the key.
     hinted = hint(size) if size.node.has_hint() else None
     return str(size.node.expr), hinted
 
@@ -240,7 +242,7 @@ def _record(value: object) -> object:
         return type(value).__name__, repr(value)
     if isinstance(value, SYMBOLIC):
         return _size(value)
-    # a constant that the program returns belongs to this process, and decides no cut
+    # A constant that the program returns belongs to this process, and does not decide the cut.
     return type(value).__qualname__
 
 

@@ -49,7 +49,7 @@ class Folder:
         path = self._file(name)
         try:
             with path.open("rb") as file:
-                # no more, however large it is; the last byte shows that it is too large
+                # A larger file is not read as a whole. The last byte shows that it is too large.
                 content = file.read(LARGEST_ENTRY + 1)
         except FileNotFoundError:
             return None
@@ -76,7 +76,7 @@ class Folder:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
             os.replace(unfinished, self._file(name))
-        # an interrupt as well
+        # An interrupt leaves no unfinished file either.
         except BaseException:
             _remove(unfinished)
             raise
@@ -126,7 +126,7 @@ class Folder:
             with os.scandir(self.path) as files:
                 yield from (file for file in files if file.name.endswith(suffixes))
         except OSError:
-            # no write has created it yet, or this user may not read it
+            # No write has created the folder yet, or this user may not read it.
             return
 
 
@@ -137,7 +137,7 @@ def _parse(content: bytes) -> dict[str, object]:
         raise Damaged("its digest is not that of its content")
     try:
         entry = json.loads(body)
-    # a digest can be computed for anything, deeply nested lists included
+    # A right digest proves nothing, since anybody can compute one, even for deeply nested lists.
     except (ValueError, RecursionError) as error:
         raise Damaged("it is no JSON") from error
     if not isinstance(entry, dict):

@@ -96,7 +96,7 @@ class ControlFlow(Function):
     @classmethod
     def apply(cls, *args: object, **kwargs: object) -> Any:
         """Call the operator."""
-        # here, as ``forward`` runs under no_grad
+        # The modes are noted here, because ``forward`` runs under no_grad.
         note_modes()
         return super().apply(*_with_draws_of_each_element(args), **kwargs)
 
@@ -130,7 +130,7 @@ def drawing(trace: Trace, *branches: Branch) -> AbstractContextManager[None]:
                     if source.op == "get_attr"
                 ]
                 generator: Any = generator_of(attributes, {})
-                # by address: several Python objects may be of one generator
+                # Several Python objects may stand for one generator, so its address is the key.
                 generators[generator._cdata] = generator
     return trace.drawing(list(generators.values()))
 
@@ -166,7 +166,7 @@ def _with_draws_of_each_element(args: Arguments) -> Sequence[object]:
     for level in levels:
         if not any(level in levels_of(argument) for argument in arguments):
             each = level.spread(torch.ones((), dtype=torch.bool, device=arguments[at].device))
-            # the same elements, as a batch
+            # Both choices are the argument itself, so the elements stay and become a batch.
             arguments[at] = torch.where(each, arguments[at], arguments[at])
     return arguments
 

@@ -94,7 +94,7 @@ def scan_along(
     flat, spec = pytree.tree_flatten(xs)
     if not flat:
         return init, []
-    # all below have the steps in front
+    # From here on, the dimension of the steps is the first one.
     moved = flat
     if dim:
         moved = [x.movedim(dim, 0) for x in flat]
@@ -116,7 +116,7 @@ def _is_one_call(
     init: object, moved: Sequence[torch.Tensor], length: object, unroll: bool | None
 ) -> bool:
     """Return whether all steps are one call of torch's operator in a graph."""
-    # torch's operator carries tensors alone
+    # Torch's operator carries only tensors, so any other carry needs a loop in Python.
     whole = unroll is False or (unroll is None and not isinstance(length, int))
     if not whole or not all(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(init)):
         return False
@@ -161,7 +161,7 @@ def _stepwise(
         each.append(y)
     if reverse:
         each.reverse()
-    # what is no tensor cannot be stacked, and is that of the first element
+    # A value that is no tensor cannot be stacked, so it is the one of the first element.
     return carry, pytree.tree_map(
         lambda *y: torch.stack(y) if isinstance(y[0], torch.Tensor) else y[0], *each
     )
@@ -188,7 +188,8 @@ def _capture(
     """Return the last carry and the results of ``step`` along ``xs``, as one call of the graph."""
     start, init_spec = pytree.tree_flatten(init)
     n, m = len(start), len(xs)  # how many tensors are carried, and how many give an element
-    call = here()  # now: inside of the step it would be a line of the step
+    # The user's line is noted here, because inside of the step it would be a line of the step.
+    call = here()
     y_spec: Any = None
 
     def flat_step(*given: torch.Tensor) -> list[object]:
@@ -211,12 +212,12 @@ def _capture(
         what = "the function of map"
     piece = Piece(what, flat_step, n, copies)
     (body,), outside = captured((piece,), [*given[:n], *(x[0] for x in given[n:])])
-    # the graph returns tensors alone, and `...` among the constants stands for one of them
+    # The graph returns only tensors, and `...` among the constants stands for one of them.
     nodes = iter(body.results())
     after = [
         next(nodes).meta["val"] if constant is ... else constant for constant in body.constants[:n]
     ]
-    # without structures: flat_step has compared them
+    # No structures are passed, because flat_step has compared them.
     check_carry(given[:n], None, after, None, body.results(), "scan")
     results = list(_Scan.apply(body, n, m, *given, *outside))
     tensors = iter(results)
@@ -246,8 +247,8 @@ def _scan_values(
 ) -> Tensors:
     """Call ``torch.ops.higher_order.scan`` for values of any level.
 
-    ``mutated_arg_indices``: what torch 2.14 says of the writes of ``body``. They happen here
-    anyway, as ``body`` runs.
+    In ``mutated_arg_indices`` torch 2.14 names the writes of ``body``. They happen here without it,
+    because ``body`` runs.
     """
     count = len(init)
 
@@ -291,7 +292,7 @@ def _carry_before_steps(
     body: Branch, carry: Tensors, xs: Tensors, rest: Tensors
 ) -> Sequence[torch.Tensor]:
     """Return the values of ``carry`` before each step, stacked, by one more run of the steps."""
-    # a `map` carries nothing, and needs no run for that
+    # A `map` carries nothing, so it needs no further run.
     if not carry:
         return ()
 
@@ -367,7 +368,7 @@ class _Scan(ControlFlow):
         ctx.floating = [
             index for index, result in enumerate(output) if result.dtype in DIFFERENTIABLE
         ]
-        # no zeros in place of None: zero times an infinite derivative is NaN
+        # Zeros must not replace None, because zero times an infinite derivative is NaN.
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*operands)
         ctx.save_for_forward(*operands)
@@ -377,13 +378,13 @@ class _Scan(ControlFlow):
         """Return the gradients of the operands."""
         refuse_draws("the function of map or scan", ctx.body)
         n, m = ctx.n, ctx.m
-        # a later step gives a carry its cotangent
+        # A carry may get its cotangent from a later step, so it counts even without one.
         floating = [index for index in ctx.floating if index < n or grads[index] is not None]
         operands = ctx.saved_tensors
         carried, xs, rest = operands[:n], operands[n : n + m], operands[n + m :]
         moving = _Scan._moving_in_backward(ctx)
         numbers, n_moving = moving.numbers, len(moving.carry)
-        # the forward saves no intermediate carry, since torch's operator returns none
+        # The forward saves no intermediate carry, because torch's operator returns none.
         before = _carry_before_steps(ctx.body, carried, xs, rest)
 
         def back(
@@ -406,11 +407,11 @@ class _Scan(ControlFlow):
             pulled = pullback((*cotangents, *each[n + m :]))
             of_carry, others = pulled[:n_moving], pulled[n_moving:]
             n_elements = len(moving.elements)
-            # every step uses the further arguments, so their gradients are sums over the steps
+            # Every step uses the further arguments, so their gradients are sums over the steps.
             more = zip(sums, others[n_elements:], strict=True)
             return [*of_carry, *(total + grad for total, grad in more)], list(others[:n_elements])
 
-        # a scan from the last step to the first one
+        # The backward pass is a scan from the last step to the first one.
         start = [
             *(_or_zeros(grads[position], operands[position]) for position in moving.carry),
             *(torch.zeros_like(operands[position]) for position in moving.rest),
@@ -428,7 +429,7 @@ class _Scan(ControlFlow):
         A carry always does, because the steps before may need it.
         """
         of_carry = [index for index in ctx.floating if index < ctx.n]
-        # the inputs begin with the body and the two lengths
+        # The inputs of `forward` begin with the body and the two lengths.
         wanted = [
             index
             for index, tensor in enumerate(ctx.saved_tensors)
@@ -444,7 +445,7 @@ class _Scan(ControlFlow):
         operands = ctx.saved_tensors
         rest = operands[n + m :]
         carry_out = [index for index in floating if index < n]
-        # an earlier step may give a carry its tangent
+        # A carry may get its tangent from an earlier step, so it counts even without one.
         with_tangent = [
             index
             for index, tangent in enumerate(tangents[3:])
@@ -490,13 +491,15 @@ class _Scan(ControlFlow):
         *operands: torch.Tensor,
     ) -> tuple[Tensors, tuple[int, ...]]:
         """Return the results for a batch, and their batch dimensions."""
-        # the whole carry is a batch, since a step may mix one into any part, and so are all results
+        # A step may mix a batch into any part of the carry, so all of it is a batch. So are all
+        # results.
         dims = [0 if index < n else dim for index, dim in enumerate(in_dims[3:])]
         carry = [
             tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor
             for tensor, dim in zip(operands[:n], in_dims[3:], strict=False)
         ]
-        # the steps lie in front, so each step gets an element with the batch in front
+        # The dimension of the steps comes first, and that of the batch second. So each step gets an
+        # element whose batch comes first.
         xs = [
             x if dim is None else x.movedim(0, 1)
             for x, dim in zip(operands[n : n + m], dims[n:], strict=False)
@@ -520,7 +523,7 @@ def _record(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[objec
     carry."""
     nodes = [trace.lower_output(operand) for operand in operands]
     carry, xs, rest = nodes[:n], nodes[n : n + m], nodes[n + m :]
-    # torch's names, by which its printed graphs call the two bodies
+    # Torch's printed graphs call the two bodies by these names.
     module = trace.attribute(body.module, "scan_combine_graph_" if n else "body_graph_")
     inner = trace.lowered_args(operands)
     with drawing(trace, body), without_modes():
@@ -529,7 +532,8 @@ def _record(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[objec
                 transformable(body.module), inner[:n], inner[n : n + m], inner[n + m :]
             )
         else:
-            # the body is run for one step; results of all steps get their number in front
+            # The body runs for one step. The results of all steps get their number as the first
+            # dimension.
             length = inner[n].shape[0]
             with trace.abstraction.running():
                 slices = [*inner[:n], *(x[0] for x in inner[n : n + m]), *inner[n + m :]]
