@@ -114,7 +114,7 @@ class TracedNumber:
     ) -> None:
         # the node of the graph that computes it, or a constant
         self.node = node
-        # ``float`` or ``bool``
+        # ``float``, ``int`` or ``bool``
         self.kind = kind
         # the number in the run that is traced; None in a trace on abstract values
         self.value = value
