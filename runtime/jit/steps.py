@@ -42,7 +42,7 @@ from ..session.captures import CAPTURE
 from ..session.tensor import Tensor
 from ..torch_private.mode_stacks import unseen_by_classes
 from ..torch_private.pytrees import pytree
-from ..trace.number_reads import AskedForNumber, OtherSide, going
+from ..trace.number_reads import AskedForNumber, OtherSide, going, way_so_far
 from .asked_attributes import (
     Attributes,
     TensorAttributes,
@@ -136,6 +136,8 @@ class Steps:
         self.values = StateValues()
         self.layout = Layout()
         self.sides = Sides()
+        # through the branches of the last capture
+        self._last_way = ""
         self.shared = SharedContainers()
         self.attributes = TensorAttributes()
         # Whether a call may assign to Python's state; None until a program is known. Such calls run
@@ -361,7 +363,7 @@ class Steps:
         # The order matters. `_with_sharing` reads what `entered` notes when it ends, so it lies
         # around it. `_restarts` lies inside of all, so that a restart puts everything back.
         with (
-            going(side.way),
+            going(side.way, self._last_way),
             self.attributes.shown(
                 attributes, tensors, self._state.graph.code.may_have, self._again
             ),
@@ -372,6 +374,7 @@ class Steps:
         ):
             with self._restarts(numbers), same_modes():
                 result = watched(self.f, *entered.args, **entered.kwargs)
+            self._last_way = way_so_far()
             if gradients.asked:
                 self.asked += gradients.asked
                 raise self._again()

@@ -59,6 +59,8 @@ class _Way(Ambient):
     ahead: str = ""
     # the sides that it has taken, such as ``"+-+"``
     taken: str = ""
+    # the sides that it guesses where it does not know them
+    likely: str = ""
     # how often it may guess a side
     guesses: int = 0
 
@@ -69,16 +71,22 @@ _GUESSES = 16
 
 
 @contextmanager
-def going(ahead: str) -> Iterator[None]:
+def going(ahead: str, likely: str = "") -> Iterator[None]:
     """Trace a program on the way ``ahead``, and on the sides of its own numbers after that. A trace
     draws other random numbers than a call, so that its own numbers may be on other sides. A trace
-    on abstract values has none, and guesses. The graph says where the way is another one."""
-    before = _WAY.ahead, _WAY.taken, _WAY.guesses
-    _WAY.ahead, _WAY.taken, _WAY.guesses = ahead, "", _GUESSES
+    on abstract values has none, and guesses that it goes on as on the way ``likely``. The graph
+    says where the way is another one."""
+    before = _WAY.ahead, _WAY.taken, _WAY.likely, _WAY.guesses
+    _WAY.ahead, _WAY.taken, _WAY.likely, _WAY.guesses = ahead, "", likely, _GUESSES
     try:
         yield
     finally:
-        _WAY.ahead, _WAY.taken, _WAY.guesses = before
+        _WAY.ahead, _WAY.taken, _WAY.likely, _WAY.guesses = before
+
+
+def way_so_far() -> str:
+    """Return the sides that the program of this thread has taken, such as ``"+-+"``."""
+    return _WAY.taken
 
 
 class AskedForNumber(RuntimeError):
@@ -242,7 +250,7 @@ class TracedNumber:
             side = bool(self.value)
         elif _WAY.guesses:
             _WAY.guesses -= 1
-            side = True
+            side = _WAY.likely[len(before) :][:1] != _sign(False)
         else:
             raise AskedForNumber(self, "a condition")
         _WAY.taken += _sign(side)

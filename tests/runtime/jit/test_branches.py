@@ -180,3 +180,12 @@ def _hooked(x: Tensor) -> Tensor:
 def test_a_branch_in_the_backward_pass_of_the_caller_is_refused_with_its_line(program: Any) -> None:
     with pytest.raises(RuntimeError, match=r"a backward pass branches on .*test_branches.py"):
         jit(lambda x: program(x))(torch.ones(3, requires_grad=True))
+
+
+def test_a_program_for_any_sizes_goes_on_as_the_last_one() -> None:
+    compiled = jit(_checked)
+    for size in range(3, 8):
+        assert torch.equal(compiled(torch.ones(size)), torch.full((size,), 2.0))
+    assert len(explain(compiled).programs) == 2
+    with pytest.raises(ValueError, match="negative"):
+        compiled(-torch.ones(3))
