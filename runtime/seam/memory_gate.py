@@ -81,6 +81,7 @@ class MemoryGate(TorchFunctionMode):
             data = readable(args[0])
             if has_values(data):
                 return _tensor_of_list(func, data, *args[1:], **kwargs)
+        args = _with_tensors_of_places(func, args)
         access = _ACCESSES.get(func) or _access_by_name(func)
         if access is not None and args and _is_outside(args[0]):
             return access(self, func, args, kwargs)
@@ -181,6 +182,35 @@ def _tensor_of_list(
 ) -> object:
     """Return ``torch.tensor(data)`` of a list with values in it. Torch would read their memory."""
     return stacked(data, dtype, device).requires_grad_(requires_grad)
+
+
+def _with_tensors_of_places(func: Kernel, args: Arguments) -> Arguments:
+    """Return ``args`` with another index, if ``func`` takes one: see :func:`_index_of_tensors`."""
+    if func not in _OF_INDICES or len(args) < 2:
+        return args
+    return (args[0], _index_of_tensors(args[1]), *args[2:])
+
+
+def _index_of_tensors(index: object) -> object:
+    """Return ``index`` with a tensor in place of each list that has values in it.
+
+    Example: ``x[[0, i],]`` takes the places 0 and ``i``, and torch would read the memory of ``i``.
+    A list by itself is a tuple to torch if it is short and has tensors or lists: ``x[[0, i]]`` is
+    ``x[0, i]``.
+    """
+    if not has_values(index):
+        return index
+    if isinstance(index, tuple) or len(index) < _LONGEST_TUPLE:  # type: ignore[arg-type]
+        return tuple(map(_tensor_of_places, index))  # type: ignore[call-overload]
+    return _tensor_of_places(index)
+
+
+def _tensor_of_places(index: object) -> object:
+    """Return the tensor of a list with values in it, and any other index as it is."""
+    data = readable(index)
+    if has_values(data):
+        return stacked(data, None, None)
+    return index
 
 
 def address_of(tensor: torch.Tensor) -> int:
@@ -287,6 +317,8 @@ def _compare(gate: MemoryGate, func: Kernel, args: Arguments, kwargs: Keywords) 
 
 
 _FROM_LISTS = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
+_LONGEST_TUPLE = 32  # a list with so many items is a list of places to torch, whatever they are
+_OF_INDICES = frozenset((torch.Tensor.__getitem__, torch.Tensor.__setitem__))
 # (gate, method, its arguments, its keywords) -> its result
 _Access = Callable[[MemoryGate, Kernel, Any, Any], object]
 _BY_NAME: dict[_Access, tuple[str, ...]] = {

@@ -110,3 +110,27 @@ VALUES: dict[str, Callable[[Tensor], Any]] = {
 def test_what_has_to_be_known_is_refused_with_its_line(name: str) -> None:
     with pytest.raises(RuntimeError, match=r"asks for the value of .*test_integers_of_tensors.py"):
         jit(VALUES[name])(INPUTS[0])
+
+
+def _filled(x: Tensor, i: Tensor) -> Tensor:
+    x = x.clone()
+    x[[0, i],] = 9.0
+    return x
+
+
+PLACES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "in a tuple": lambda x, i: x[[0, i],],
+    "of a later dimension": lambda x, i: x[:, [0, i]],
+    "several": lambda x, i: x[[0, 1], [0, i]],
+    "in a list of many": lambda x, i: x[[0, i] * 20],
+    "written to": _filled,
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_list_of_places_may_have_a_tensor(name: str) -> None:
+    program, x = PLACES[name], torch.arange(9.0).view(3, 3)
+    compiled = jit(program)
+    for place in (1, 0, 2):
+        i = torch.tensor(place)
+        assert torch.equal(compiled(x, i), program(x, i))
