@@ -26,8 +26,8 @@ PLAIN = "plain"
 Form = Literal[
     "functional", "out", "out_view", "out_small", "out_overlapping", "out_of_input", "out_lazy",
     "inplace", "inplace_overlapping", "inplace_of_input",
-    "view_inplace", "argument_inplace", "data_write", "reloaded", "autocast", "autocast_half",
-    "autocast_near",
+    "view_inplace", "argument_inplace", "data_write", "tensor_number", "reloaded",
+    "autocast", "autocast_half", "autocast_near",
 ]  # fmt: skip
 Layout = Literal[
     "contiguous", "transposed", "channels_last", "noncontiguous", "expanded", "conjugated",

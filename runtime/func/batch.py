@@ -26,7 +26,7 @@ from ..errors import (
 from ..rules.derive.batch_rules import elementwise
 from ..rules.ops import _OPS, INPLACE, OUT, VIEW, Op, decomposition_of, op_of
 from ..rules.tensors import foreach
-from ..rules.tensors.reading import CONTROL_FLOW, ITEM, agreed_number
+from ..rules.tensors.reading import CONTROL_FLOW, ITEM, agreed_element
 from ..seam.ambient import Ambient
 from ..seam.call_types import Arguments, BatchFlags
 from ..seam.dispatch import run_elementwise
@@ -93,7 +93,7 @@ class BatchedValue(Value):
         if self._inner.dtype is torch.bool and (check := check_of_torch()) is not None:
             return bool(check.of_batch(self._inner))
         return bool(
-            agreed_number(self._inner, self._level.size, f"{CONTROL_FLOW} bool() was asked")
+            agreed_element(self._inner, self._level.size, f"{CONTROL_FLOW} bool() was asked")
         )
 
     def tolist(self) -> Any:

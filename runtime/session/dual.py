@@ -26,6 +26,7 @@ from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written
 from ..rules.tensors import foreach
 from ..seam.call_types import Arguments
 from ..seam.levels import Value
+from ..seam.literals import READ_OF_NUMBER, refuse_taken_number
 from ..seam.memory import storage_of
 from ..seam.scope import is_floating
 from ..seam.surgery import GEOMETRY
@@ -160,6 +161,8 @@ class DualSession(StandIn):
         if record is None and op.composite:
             # its parts come here one by one
             return func.decompose(*args, **kwargs)
+        if func is READ_OF_NUMBER:
+            refuse_taken_number()
         # no result can have a tangent
         if len(op.nondiff) >= op.n_results:
             return self.record(func, args, kwargs)

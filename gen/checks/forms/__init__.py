@@ -21,8 +21,9 @@ from gen.checks import autocasting
 from gen.checks.forms import inplace_forms, out_forms
 from gen.checks.forms.form_program import as_program, functional, is_reference
 from gen.checks.forms.input_fillings import fillings, laid_out, repeating
+from gen.checks.forms.number_forms import with_tensors_for_numbers
 from gen.checks.pipelines import Program
-from gen.outcomes import Mismatch
+from gen.outcomes import Lacking, Mismatch, Unsuitable, refuse_fault
 from gen.samples.samples import Sample
 from gen.targets.protocol import Values
 
@@ -66,15 +67,22 @@ MAY_REFUSE = frozenset(
         "out_lazy",
         "inplace_overlapping",
         "inplace_of_input",
+        "tensor_number",
     )
 )
-"""Forms that an op may refuse with an error about memory. Otherwise its answer must be right."""
+"""Forms that an op may refuse: with an error about memory, or any error about a tensor in place of
+a number. Otherwise its answer must be right."""
 BESIDE = MAY_REFUSE | {"out_view", "reloaded"}
-"""Forms that are about memory rather than values."""
+"""Forms that are about something other than values."""
 
 
 def is_refusal(form: str, error: Exception) -> bool:
-    """Return whether an op may say this of its buffer, instead of an answer."""
+    """Return whether an op may say this of its buffer or of a tensor for a number, instead of an
+    answer."""
+    if form == "tensor_number":
+        refuse_fault(error)
+        # what was compared is no refusal, and who is only warned goes on
+        return not isinstance(error, (Mismatch, Lacking, Unsuitable, Warning))
     return (
         form in MAY_REFUSE
         and isinstance(error, RuntimeError)
@@ -146,6 +154,7 @@ _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
     "functional": functional,
     **out_forms.FORMS,
     **inplace_forms.FORMS,
+    "tensor_number": with_tensors_for_numbers,
     "reloaded": _reload,
     "autocast": partial(_autocast, torch.bfloat16),
     "autocast_half": partial(_autocast, torch.float16),

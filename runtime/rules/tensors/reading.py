@@ -20,14 +20,14 @@ CONTROL_FLOW = (
 )
 
 
-def agreed_number(batch: torch.Tensor, size: int, refusal: str) -> bool | complex | float:
-    """Return the number that all elements of a physical ``batch`` hold. Raise if they differ. 0.0
-    and -0.0 differ, and NaN differs from NaN."""
+def agreed_element(batch: torch.Tensor, size: int, refusal: str) -> torch.Tensor:
+    """Return the first element of a physical ``batch``. Raise if another one has a different
+    number. 0.0 and -0.0 differ, and NaN differs from NaN."""
     numbers = batch.reshape(size)
     # an empty batch has no element that could say a number
     if size == 0 or not _all_same(numbers):
         raise BatchingError(f"{refusal}{called_from()}")
-    return numbers[0].item()
+    return numbers[0]
 
 
 def _all_same(numbers: torch.Tensor) -> bool:
@@ -44,8 +44,9 @@ def _all_same(numbers: torch.Tensor) -> bool:
 
 
 @exact
-def _number(func: object, size: int, batched: object, args: Arguments, kwargs: object) -> object:
-    return agreed_number(args[0], size, f"{ITEM} The op is {func}")
+def _number(func: Kernel, size: int, batched: object, args: Arguments, kwargs: object) -> object:
+    # `item()` of the element would say that the program reads the number, and no function of torch
+    return func(agreed_element(args[0], size, f"{ITEM} The op is {func}"))
 
 
 @exact

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import runtime.func
-from runtime.autograd import Function
+from runtime.autograd import Function, forward_ad
 from runtime.func import grad, grad_and_value, jacfwd, jacrev, jvp, vjp, vmap
 
 from ..errors import told
@@ -523,3 +523,23 @@ def test_a_tensor_with_a_derivative_is_no_number_for_a_function_of_torch(name: s
         function(x, leaf)
     with torch.no_grad():
         torch.testing.assert_close(runtime.unwrap(function(x, leaf)), expected)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(y, torch.tensor(1.0))
+        with pytest.raises(TypeError, match=refusal):
+            function(x, dual)
+        primal = forward_ad.unpack_dual(dual).primal
+        torch.testing.assert_close(runtime.unwrap(function(x, primal)), expected)
+
+
+@pytest.mark.parametrize("name", AS_A_NUMBER)
+def test_a_number_that_a_batch_agrees_on_has_a_derivative_that_would_be_lost(name: str) -> None:
+    function, x = AS_A_NUMBER[name], torch.tensor([-1.0, 2.0])
+    batch = torch.tensor([3.0, 3.0])
+    mapped = vmap(lambda y: function(x, y))
+    torch.testing.assert_close(mapped(batch), torch.stack([function(x, 3.0)] * 2))
+    for transform in (jacrev, jacfwd):
+        with pytest.raises(TypeError, match=r"takes a number here.*would be lost"):
+            transform(mapped)(batch)
+        assert not transform(vmap(lambda y: function(x, float(y))))(batch).any()
+        # what a program branches on is a constant, too
+        assert transform(vmap(lambda y: y * 2 if y else y))(batch).sum() == 4
