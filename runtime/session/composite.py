@@ -71,13 +71,13 @@ def plain_case() -> bool:
     """Return whether nothing but the session's tape has to see the parts of a call.
 
     Pack hooks, levels of transforms, dispatch modes, autocast and a stand-in see each part. The
-    calls of inference mode go on to ATen, too. It turns grad mode off, so that is asked first.
+    calls of inference mode go on to ATen, too, where grad mode is on inside of it as well.
     """
     if HOOKS.innermost() or SCOPE.levels or number_of_dispatch_modes() or is_autocast_enabled():
         return False
     if current_stand_in() is not None:
         return False
-    return _grad_enabled() or not _inference()
+    return not _inference()
 
 
 def known_part(a: Any) -> Part | None:

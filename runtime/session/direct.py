@@ -28,7 +28,7 @@ from ..tape import view_history
 from ..tape.foreign import recorded_by_torch
 from ..tape.inplace import run, unrecorded
 from ..tape.nodes import Edge
-from ..tape.running import current_stand_in
+from ..tape.running import current_stand_in, is_recording
 from ..tape.values import edge_of
 from ..torch_private.global_settings import tracing_state
 from ..torch_private.mode_stacks import number_of_dispatch_modes, number_of_function_modes
@@ -154,7 +154,7 @@ def _getitem(self: torch.Tensor, index: Any) -> object:
         lone = type(index) is not tuple
         each = (index,) if lone else index
         if _dense(inner) and _basic(each):
-            edge = edge_of(self) if _grad_enabled() else None
+            edge = edge_of(self) if is_recording() else None
             # recorded, an index of too many dimensions is left to torch, for its error
             if edge is None or _n_indexed(each) <= inner.dim():
                 return _view(self, each, lone, edge)
@@ -192,7 +192,7 @@ def _set_inner(self: torch.Tensor, index: Any, value: torch.Tensor | float) -> b
         each = (index,)
     if not _is_plain(self, value) or not _dense(self._inner) or not _basic(each):
         return False
-    histories = _histories(self, value) if _grad_enabled() else None
+    histories = _histories(self, value) if is_recording() else None
     if histories is not None:
         return _record_write(self, each, value, histories[0])
     if type(value) is Tensor:

@@ -38,7 +38,8 @@ from .saved import HOOKS
 from .tape import Tape
 from .values import edge_of
 
-_grad_enabled = torch.is_grad_enabled
+# bound once: both are read at every recorded call
+_grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
 
 class GradLevel(Tape):
@@ -61,7 +62,8 @@ class GradLevel(Tape):
                 if self._any_with_history(kwargs.values()):
                     return self.run_inside(written_out(op, "vjp"), args, kwargs)
                 kwargs = self.lowered_kwargs(kwargs)
-            if not wanted or not _grad_enabled():
+            # inference mode records nothing, whatever grad mode is inside of it
+            if not wanted or not _grad_enabled() or _inference():
                 return self._wrap_plain(op, args, kwargs, self.outward(op, inner, kwargs))
             if op.special:
                 decomposed = _decomposition_for_history(op)
@@ -110,8 +112,10 @@ class GradLevel(Tape):
         return value
 
     def _any_with_history(self, args: Iterable[object]) -> bool:
-        """Return whether grad mode is on and a value of the level requires grad."""
-        return _grad_enabled() and any(
+        """Return whether calls are recorded and a value of the level requires grad."""
+        if not _grad_enabled() or _inference():
+            return False
+        return any(
             isinstance(argument, Value)
             and argument._level is self
             and edge_of(argument) is not None

@@ -26,6 +26,7 @@ from .lift import lift_in_place
 from .metas import meta_of
 from .nodes import Edge
 from .op_nodes import OpNode
+from .running import is_recording
 from .saved import HOOKS, Saved
 from .tape import Tape
 from .values import edge_of
@@ -81,7 +82,7 @@ def _node_of_write(
 ) -> Any:
     """Make the node of a write to ``target``, with the formula of the functional form of ``op``.
     None if the write is not recorded. Raise if the history cannot follow it."""
-    if not _grad_enabled():
+    if not is_recording():
         return None
     recording = bool(edges) and target.dtype in DIFFERENTIABLE
     # also if this write is not recorded: the base of a view may have a history that it would enter
@@ -186,7 +187,7 @@ def _write_to_foreign(level: Tape, op: Op, args: Arguments, kwargs: dict[str, ob
     """Write into a tensor that is no value of ``level``. It becomes a value if an argument has a
     history. Else it stays as it is."""
     inner, edges, *_ = level.collect(op, args)
-    if edges and _grad_enabled() and args[0].dtype in DIFFERENTIABLE:
+    if edges and is_recording() and args[0].dtype in DIFFERENTIABLE:
         return run(level, op, [lift_in_place(level, args[0], op.func), *args[1:]], kwargs)
     level.outward(op, inner, level.lowered_kwargs(kwargs))
     return args[0]
@@ -196,7 +197,7 @@ def _foreach(level: Tape, op: Op, args: Arguments, kwargs: dict[str, object]) ->
     """Run ``_foreach_add_`` and its like: as one call if nothing has a history,
     else as single ops."""
     inner, edges, *_ = level.collect(op, args)
-    if _grad_enabled():
+    if is_recording():
         # a view without a history may be a part of a base that has one
         of_bases = [base_edge(tensor) for tensor in args[0] if isinstance(tensor, Value)]
         if edges or any(edge is not None for edge in of_bases):
@@ -234,7 +235,7 @@ def _change_geometry(op: Op, target: Any, args: Sequence[object], kwargs: dict[s
     """Run ``t_`` and its like, which write nothing. The target's history continues with the view
     op. Views of the target do not change."""
     before = edge_of(target)
-    if _grad_enabled() and (before is not None or base_edge(target) is not None):
+    if is_recording() and (before is not None or base_edge(target) is not None):
         check_write(target, before, before is not None)
     # a target with a history is recorded without grad mode, too, because the gradient that arrives
     # has the new geometry
@@ -300,7 +301,7 @@ def _set(
 ) -> object:
     """Run ``set_``. The target gets other memory, which has no history, so with grad mode no
     argument may require grad."""
-    if edges and _grad_enabled():
+    if edges and is_recording():
         check_write(target, edge_of(target), True)
         raise InplaceError(
             f"{op.func} has no derivative; assign to .data, or do it in no_grad mode"

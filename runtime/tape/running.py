@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from ..seam.ambient import Ambient
 from ..seam.call_types import Arguments
 from ..seam.escapes import living
@@ -130,3 +132,9 @@ def current_node() -> Any:
 def current_graph_is_retained() -> bool:
     """Return whether the running backward pass retains the graph. True if there is no pass."""
     return RUNNING.task is None or RUNNING.task.keep_graph
+
+
+def is_recording() -> bool:
+    """Return whether calls are recorded. Inference mode records none, even if grad mode is switched
+    on inside of it."""
+    return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()

@@ -265,6 +265,26 @@ def test_in_inference_mode_calls_arrive_as_ever(f: Callable[..., Any]) -> None:
     same(scenario)
 
 
+IN_INFERENCE_MODE: dict[str, Callable[[Any, Any], Any]] = {
+    "an operator": lambda lib, x: x * 2,
+    "a keyword argument": lambda lib, x: torch.addcmul(x, x, x, value=2),
+    "a composite": lambda lib, x: linear(x, x),
+    "a write": lambda lib, x: torch.zeros(2, 2).add_(x),
+    "a list": lambda lib, x: torch._foreach_mul([x], 2)[0],
+    "a view": lambda lib, x: x[0],
+}
+
+
+@pytest.mark.parametrize("what", IN_INFERENCE_MODE)
+def test_inference_mode_records_nothing_with_grad_mode_inside(what: str) -> None:
+    def scenario(lib: Any) -> Any:
+        x = lib.leaf(2, 2)
+        with torch.inference_mode(), torch.enable_grad():
+            return IN_INFERENCE_MODE[what](lib, x).requires_grad
+
+    same(scenario)
+
+
 def test_inference_tensors_cannot_be_saved() -> None:
     def scenario(lib: Any) -> Any:
         x, w, b = layer(lib, (5, 3))
