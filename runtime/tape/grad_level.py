@@ -34,12 +34,10 @@ from . import inplace, view_history
 from .metas import check_origin, meta_of, refuse_nested
 from .nodes import Edge, Node
 from .op_nodes import OpNode, Undifferentiable
+from .running import is_recording
 from .saved import HOOKS
 from .tape import Tape
 from .values import edge_of
-
-# bound once: both are read at every recorded call
-_grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
 
 class GradLevel(Tape):
@@ -62,8 +60,7 @@ class GradLevel(Tape):
                 if self._any_with_history(kwargs.values()):
                     return self.run_inside(written_out(op, "vjp"), args, kwargs)
                 kwargs = self.lowered_kwargs(kwargs)
-            # inference mode records nothing, whatever grad mode is inside of it
-            if not wanted or not _grad_enabled() or _inference():
+            if not wanted or not is_recording():
                 return self._wrap_plain(op, args, kwargs, self.outward(op, inner, kwargs))
             if op.special:
                 decomposed = _decomposition_for_history(op)
@@ -113,7 +110,7 @@ class GradLevel(Tape):
 
     def _any_with_history(self, args: Iterable[object]) -> bool:
         """Return whether calls are recorded and a value of the level requires grad."""
-        if not _grad_enabled() or _inference():
+        if not is_recording():
             return False
         return any(
             isinstance(argument, Value)
