@@ -94,7 +94,8 @@ class Tangents:
         entry = getattr(view.base._inner, "_dual", None)
         if entry is None or entry[0] is not self or entry[1] is None:
             return None
-        with torch.enable_grad():  # the result is stored, and the first call may come under no_grad
+        # the result is stored, and the first call may come under no_grad or in inference mode
+        with torch.inference_mode(False), torch.enable_grad():
             tangent = view.replay(entry[1], v)
         self.put(v._inner, tangent)
         return tangent

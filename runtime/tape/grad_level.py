@@ -60,7 +60,7 @@ class GradLevel(Tape):
                 if self._any_with_history(kwargs.values()):
                     return self.run_inside(written_out(op, "vjp"), args, kwargs)
                 kwargs = self.lowered_kwargs(kwargs)
-            if not wanted or not is_recording():
+            if not wanted or not self._is_recording():
                 return self._wrap_plain(op, args, kwargs, self.outward(op, inner, kwargs))
             if op.special:
                 decomposed = _decomposition_for_history(op)
@@ -108,9 +108,16 @@ class GradLevel(Tape):
             view_history.mark_view(value, op, args, kwargs)
         return value
 
+    def _is_recording(self) -> bool:
+        """Return whether calls are recorded. A capture of a program in inference mode switches grad
+        mode on for what the program records, so only the session asks for both."""
+        if self.number:
+            return torch.is_grad_enabled()
+        return is_recording()
+
     def _any_with_history(self, args: Iterable[object]) -> bool:
         """Return whether calls are recorded and a value of the level requires grad."""
-        if not is_recording():
+        if not self._is_recording():
             return False
         return any(
             isinstance(argument, Value)

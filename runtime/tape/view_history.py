@@ -165,7 +165,8 @@ class View:
             )
         self.generation = base._generation
         before = value._edge
-        with torch.enable_grad():
+        # in inference mode the session would record nothing
+        with torch.inference_mode(False), torch.enable_grad():
             value._edge = replay(self._chain_for_history(value), base)._edge
         value._req = False
         if value._retains and value._edge is not None:
