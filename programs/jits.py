@@ -388,7 +388,7 @@ def breaks(x: Tensor) -> Results:
     y = plain(x)
 
     def f(a: Tensor) -> Tensor:
-        return a * 2 if a.sum() > 0 else -a
+        return a * 2 if a.flatten().tolist()[0] > 0 else -a
 
     eager = _jit(f, on_break="eager")
     with warnings.catch_warnings(record=True) as caught:
@@ -432,7 +432,7 @@ def reports(x: Tensor) -> Results:
     if jit is None:
         return beside(x, *found, *[True] * 11)
     report = jit.explain(f)
-    refusing = jit(lambda a: a if a.sum() > 0 else -a)
+    refusing = jit(lambda a: a if a.flatten().tolist()[0] > 0 else -a)
     refusals = own_refused(lambda: jit.explain(slopes), lambda: jit.source(3), lambda: refusing(y))
     explained = jit.explain(refusing)
     names_refusal = "refused (float64[3, 3]): " in str(explained) and explained.programs == ()
